@@ -1,0 +1,100 @@
+#pragma once
+#include "graph/base/status.h"
+#include "graph/plan/plan.h"
+#include "kernels/backend/backend.h"
+#include "transport/storage/checkpoint.h"
+#include "transport/storage/dataset.h"
+#include "transport/storage/state_source.h"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sgactor::actors {
+
+/// One committed step, as metrics.jsonl shows it.
+struct StepReport {
+  int64_t step = 0;     ///< first is 1
+  float loss = 0;       ///< nats a token, of the whole global batch
+  float grad_norm = 0;  ///< before clipping
+  float lr = 0;
+  int64_t tokens = 0;  ///< of the global batch
+  double step_ms = 0;
+  double kernel_ms = 0;  ///< time the compute lane was inside kernels
+  int64_t generation = 1;
+  uint64_t sample_hash = 0;
+};
+
+/// What the run tells its caller. Called from the coordinator actor's thread, one call at a time;
+/// must not block for long.
+class TrainingObserver {
+ public:
+  virtual ~TrainingObserver() = default;
+  virtual void on_step(const StepReport& report) = 0;
+  virtual void on_validation(int64_t step, double loss) = 0;
+  virtual void on_checkpoint(int64_t step, const std::string& path,
+                             const transport::WriteStats& stats) = 0;
+};
+
+struct TrainingSpec {
+  int64_t first_step = 1;           ///< 1, or the checkpoint's step + 1
+  int64_t last_step = 1;            ///< inclusive
+  int64_t checkpoint_interval = 0;  ///< steps; 0: only at the end
+  bool final_checkpoint = true;
+  int64_t keep_checkpoints = 0;
+  std::string checkpoint_root;                    ///< empty: none are written
+  transport::CheckpointInfo checkpoint_template;  ///< schema, model, job, seed
+  int64_t validation_interval = 0;                ///< steps; 0: never
+  int64_t validation_batches = 8;                 ///< micro-batches, the same ones each time
+  std::string trace_file;  ///< Chrome trace (gzip) of the first `trace_steps` steps; empty: none
+  int64_t trace_steps = 0;
+  int32_t scheduler_threads = 2;  ///< of CAF
+};
+
+/// Borrowed for the length of the call.
+struct TrainingInputs {
+  const graph::Plan* plan = nullptr;
+  const graph::Plan* validation_plan =
+      nullptr;  ///< forward with loss; null: no validation. Shares parameters by name.
+  kernels::Backend* backend = nullptr;
+  const transport::Sampler* sampler = nullptr;
+  const transport::Sampler* validation_sampler = nullptr;
+  const transport::StateSource* initial_state = nullptr;  ///< parameters and moments
+  TrainingObserver* observer = nullptr;
+  const std::atomic<bool>* stop =
+      nullptr;  ///< set: finish the step, checkpoint, return interrupted
+};
+
+struct TrainingSummary {
+  int64_t last_step = 0;
+  bool interrupted = false;
+  kernels::AllocationStats allocations_at_start;  ///< when the first step began
+  kernels::AllocationStats allocations_at_end;
+  int64_t arena_high_water_bytes = 0;  ///< measured by the pool; equals the plan
+  double seconds = 0;
+  double kernel_seconds = 0;
+  int64_t num_messages = 0;  ///< actor messages in all steps
+};
+
+/// Trains in one process: spawns coordinator, worker, pool, feeder, subgraph actors and checkpoint
+/// writer, runs the steps, ends all actors. Blocks the calling thread, which is no actor's. A
+/// failure of any actor ends the run with its Status.
+Result<TrainingSummary> run_training(const TrainingSpec& spec, const TrainingInputs& inputs);
+
+/// Runs a forward plan once, outside of a training run, on the caller's thread: uploads `tokens`,
+/// launches, returns output values as f32 (kLogits or kLoss). Holds executables and arena between
+/// calls.
+class ForwardRunner {
+ public:
+  static Result<std::unique_ptr<ForwardRunner>> create(const graph::Plan& plan,
+                                                       kernels::Backend& backend,
+                                                       const transport::StateSource& state);
+  virtual ~ForwardRunner() = default;
+  virtual Result<std::vector<float>> run(std::span<const int32_t> tokens,
+                                         std::span<const int32_t> targets) = 0;
+};
+
+}  // namespace sgactor::actors

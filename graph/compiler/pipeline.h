@@ -1,0 +1,45 @@
+#pragma once
+#include "graph/models/llama.h"
+#include "graph/passes/build_update.h"
+#include "graph/passes/fuse_ops.h"
+#include "graph/plan/plan.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace sgactor::graph {
+
+struct CompileOptions {
+  int64_t micro_batch_size = 4;   ///< sequences a micro-batch and logical rank
+  int32_t num_micro_batches = 1;  ///< a step and logical rank
+  int64_t seq_len = 128;
+  OptimizerOptions optimizer;
+  StorageModel storage = StorageModel::kNative;
+  bool fuse = true;
+  std::vector<std::string> disabled_passes;
+  /// Called after each pass with its name and the graphs' text form, for --dump-ir; may be empty.
+  std::function<void(const std::string& pass, const Graph& training, const Graph& update)> dump;
+};
+
+struct PassRecord {
+  std::string name;
+  double ms = 0;
+  int32_t ops_before = 0, ops_after = 0;
+  std::string note;  ///< what changed and why, one line
+};
+
+struct Compiled {
+  Plan plan;
+  std::vector<PassRecord> passes;
+  std::vector<FusionReport> fusions;
+};
+
+/// Model and options to a verified plan, by one visible list of passes (pipeline.cc), each timed
+/// and verified after. Pure: no device, no thread, no file. Deterministic. Errors name the pass.
+Result<Compiled> compile_training(const LlamaConfig& model, const CompileOptions& options);
+/// Forward only, one sequence batch: output kLogits, or kLoss with `loss`.
+Result<Compiled> compile_forward(const LlamaConfig& model, const ForwardOptions& forward,
+                                 const CompileOptions& options);
+
+}  // namespace sgactor::graph

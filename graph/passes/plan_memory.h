@@ -1,0 +1,34 @@
+#pragma once
+#include "graph/base/status.h"
+#include "graph/plan/plan.h"
+
+#include <span>
+#include <vector>
+
+namespace sgactor::graph {
+
+/// One thing to place: `bytes` live over the inclusive range [first, last] of launch positions.
+struct LiveRange {
+  int64_t bytes = 0;
+  int32_t first = 0;
+  int32_t last = 0;
+};
+struct Packing {
+  std::vector<int64_t> offsets;
+  int64_t total_bytes = 0;
+};
+/// Offsets such that ranges that overlap in time do not overlap in space. Greedy by size, best fit
+/// (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by
+/// size). Deterministic. O(n^2) worst case.
+Packing pack_by_size(std::span<const LiveRange> ranges, int64_t align_bytes);
+/// Most bytes live at one time: no packing can need less.
+int64_t live_lower_bound(std::span<const LiveRange> ranges, int64_t align_bytes);
+
+/// Gives every value of every subgraph's body a place in its workspace, and every buffer slot of
+/// every program an offset in the arena, by lifetime. Views share their operand's bytes; kMust
+/// aliases share a buffer; kMay aliases are taken where the operand's last use is the op and sizes
+/// agree. Sizes by plan.storage, rounded up to `align_bytes`. Fills plan.memory. Deterministic.
+/// Post: verify_memory(plan) is ok. Errors: kInvalidPlan; `plan` is unchanged then.
+Status plan_memory(Plan& plan, int64_t align_bytes = 256);
+
+}  // namespace sgactor::graph

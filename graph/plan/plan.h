@@ -1,0 +1,186 @@
+#pragma once
+#include "graph/ir/graph.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sgactor::graph {
+
+/// The compiled product and the only thing that compiler and runtime share. Plain data, the same on
+/// every rank.
+///
+/// Life of a step of one logical rank: for each lane, the firings of `lanes[i].order` in that
+/// order. A firing runs one launch for one micro-batch. Launches of phases kForward and kBackward
+/// fire once a micro-batch; kReduce and kUpdate once a step (micro_batch 0), kUpdate only after
+/// COMMIT(step).
+
+using SubgraphId = int32_t;
+using BufferId = int32_t;
+using LaunchId = int32_t;
+inline constexpr BufferId kNoBuffer = -1;
+inline constexpr LaunchId kNoLaunch = -1;
+
+/// How many bytes an element takes in device memory: native; always 8 (float64 oracle); or one
+/// 64-bit hash a tensor.
+enum class StorageModel : uint8_t { kNative = 0, kFloat64, kHash };
+int64_t storage_bytes(const TensorType& type, StorageModel model);
+
+/// Where a value of a subgraph's body lives while it runs.
+struct ValuePlace {
+  enum class Space : uint8_t { kWorkspace = 0, kInput, kOutput } space = Space::kWorkspace;
+  int32_t index = 0;   ///< which input or output
+  int64_t offset = 0;  ///< bytes from the start of that space
+  friend bool operator==(const ValuePlace&, const ValuePlace&) = default;
+};
+
+/// A maximal piece of the graph with no communication inside; compiled once, launched for many
+/// layers.
+struct Subgraph {
+  std::string name;  ///< "layer.forward", "head.backward", "update.3"
+  Graph body;        ///< its inputs and outputs, in order, are a launch's
+  uint64_t structure_hash = 0;
+  std::vector<ValuePlace> places;  ///< one a value of `body`, by plan_memory
+  int64_t workspace_bytes = 0;
+  /// output j updates input alias_input[j] in place (same buffer); -1: a buffer of its own
+  std::vector<int32_t> alias_input;
+  double flops = 0;         ///< of one launch
+  int64_t bytes_moved = 0;  ///< operands and results of its ops, one launch
+};
+
+enum class BufferKind : uint8_t {
+  kParameter = 0,
+  kMoment,
+  kAccumulator,
+  kScalar,
+  kMetric,      ///< persistent: whole job
+  kBatch,       ///< tokens and targets of a micro-batch, filled by the feeder
+  kActivation,  ///< between launches, lifetime-planned
+  kWorkspace,   ///< values inside one launch, lifetime-planned
+};
+[[nodiscard]] constexpr bool is_persistent(BufferKind k) { return k <= BufferKind::kMetric; }
+std::string_view to_string(BufferKind kind);
+
+/// A place in the rank's arena.
+struct Buffer {
+  std::string name;  ///< parameter name, "grad/…", "m/…", or "layer.3.forward:2"
+  TensorType type;   ///< kWorkspace: u8[bytes]
+  BufferKind kind = BufferKind::kActivation;
+  int64_t bytes = 0;  ///< of one slot, by the plan's storage model
+  int32_t num_slots =
+      1;  ///< micro-batches that may be in flight; slot of micro-batch m is m % num_slots
+  std::vector<int64_t> offsets;  ///< one a slot, bytes from the start of the arena
+  /// Live range as positions in the compute lane's order, inclusive; persistent buffers: [0,
+  /// order.size()-1].
+  int32_t first_use = 0;
+  int32_t last_use = 0;
+};
+
+enum class LaunchKind : uint8_t {
+  kSubgraph = 0,
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kAllToAll,
+  kSend,
+  kRecv
+};
+
+/// How an input becomes ready.
+enum class EdgeKind : uint8_t {
+  kSameMicroBatch = 0,  ///< its producer has run for this micro-batch
+  kLastMicroBatch,      ///< its producer has run for every micro-batch of the step (accumulators)
+  kState,  ///< persistent state of the last committed step, or a number set at the step's begin
+  kBatch,  ///< the feeder has filled it for this micro-batch
+};
+
+struct LaunchInput {
+  BufferId buffer = kNoBuffer;
+  LaunchId producer = kNoLaunch;  ///< kNoLaunch for kState and kBatch
+  EdgeKind edge = EdgeKind::kState;
+};
+
+struct Launch {
+  std::string name;  ///< "layer.3.forward"
+  LaunchKind kind = LaunchKind::kSubgraph;
+  SubgraphId subgraph = -1;
+  Phase phase = Phase::kForward;
+  int32_t segment = 0;  ///< index into Plan::segments
+  int32_t lane = 0;     ///< index into RankProgram::lanes
+  std::vector<LaunchInput> inputs;
+  std::vector<BufferId> outputs;
+  BufferId workspace = kNoBuffer;
+};
+
+struct Firing {
+  LaunchId launch = kNoLaunch;
+  int32_t micro_batch = 0;
+  friend bool operator==(const Firing&, const Firing&) = default;
+};
+
+enum class LaneKind : uint8_t { kCompute = 0, kCopy, kCommunication };
+struct Lane {
+  LaneKind kind = LaneKind::kCompute;
+  std::vector<Firing> order;
+};
+
+/// What a logical rank does in a step. Ranks that do the same share one program.
+struct RankProgram {
+  std::vector<Buffer> buffers;
+  std::vector<Launch> launches;
+  std::vector<Lane> lanes;  ///< lanes[0] is compute
+  int32_t num_micro_batches = 1;
+  int64_t arena_bytes = 0;  ///< all buffers, by plan_memory
+};
+
+struct MemoryStats {
+  int64_t naive_bytes = 0;            ///< every tensor of a step at its own address
+  int64_t planned_bytes = 0;          ///< the arena
+  int64_t lower_bound_bytes = 0;      ///< most bytes live at one time
+  int64_t activation_peak_bytes = 0;  ///< transient part of the arena
+  int64_t parameter_bytes = 0;
+  int64_t moment_bytes = 0;
+  int64_t accumulator_bytes = 0;
+};
+
+/// Mesh coordinates of a logical rank and which program it runs.
+struct RankPlacement {
+  int32_t pp = 0, dp = 0, tp = 0;
+  int32_t program = 0;
+};
+
+/// Degrees of the mesh axes.
+struct MeshShape {
+  int32_t pp = 1, dp = 1, tp = 1;
+  [[nodiscard]] int32_t num_ranks() const { return pp * dp * tp; }
+  friend bool operator==(const MeshShape&, const MeshShape&) = default;
+};
+
+struct Plan {
+  std::string name;
+  uint64_t schema_hash = 0;  ///< of the training graph, independent of mesh and device
+  StorageModel storage = StorageModel::kNative;
+  MeshShape mesh;
+  std::vector<std::string> segments;
+  std::vector<Subgraph> subgraphs;
+  std::vector<RankProgram> programs;
+  std::vector<RankPlacement> ranks;  ///< index: logical rank
+  MemoryStats memory;                ///< of program 0
+  double flops_per_token = 0;  ///< model FLOPs, forward and backward: 6 * parameters in matmuls +
+                               ///< causal attention at half
+  int64_t num_parameters = 0;
+  int32_t ops_before = 0;  ///< ops of both graphs before and after fuse_ops
+  int32_t ops_after = 0;
+  double compile_ms = 0;
+};
+
+/// Checks what the runtime relies on: indices, lane orders that respect every edge and fire each
+/// launch as often as its phase says, offsets inside the arena, no two buffers that live at once
+/// overlapping, subgraph signatures equal to buffers. Errors: kInvalidPlan naming launch, buffer or
+/// subgraph. Safe on untrusted plans.
+Status verify_plan(const Plan& plan);
+/// The offsets part of verify_plan alone.
+Status verify_memory(const Plan& plan);
+
+}  // namespace sgactor::graph
