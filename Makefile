@@ -1,0 +1,37 @@
+# The commands that people type. Each installs and builds what it needs first.
+.DEFAULT_GOAL := help
+JOBS ?= $(shell nproc)
+BUILD := build/release
+SGACTOR := $(BUILD)/bin/sgactor
+DEMO_RUN ?= runs/demo
+
+.PHONY: help deps configure build demo test bench lint soak clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+deps:  ## install missing Debian packages
+	@cmake/install_deps.sh
+
+configure: deps
+	@cmake --preset release $(CMAKE_ARGS) > /dev/null || cmake --preset release $(CMAKE_ARGS)
+
+build: configure  ## build everything into build/release
+	@cmake --build --preset release -j $(JOBS)
+
+demo: configure  ## train llama-tiny on the shipped text and sample from it
+	@cmake --build --preset release -j $(JOBS) --target sgactor
+	@rm -rf $(DEMO_RUN)
+	@$(SGACTOR) train apps/examples/llama-tiny.toml --run-dir $(DEMO_RUN)
+
+test: build  ## build and run every test that this machine can run
+	@ctest --test-dir $(BUILD) --output-on-failure -LE soak
+
+lint:  ## check format, layers, lengths and text
+	@tests/lint/check_all.sh
+
+soak: build  ## long forms of fault, fuzz and multi-process tests
+	@ctest --test-dir $(BUILD) --output-on-failure -L soak
+
+clean:  ## remove build and demo output
+	@rm -rf build runs
