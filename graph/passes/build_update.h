@@ -1,6 +1,6 @@
 #pragma once
 #include "graph/ir/graph.h"
-#include "graph/models/llama.h"
+#include "graph/ir/parameter.h"
 
 #include <string>
 #include <vector>
