@@ -1,0 +1,41 @@
+#include "graph/passes/fuse_ops.h"
+
+#include "graph/passes/fusion_patterns.h"
+
+namespace sgactor::graph {
+namespace {
+
+struct Pattern {
+  const char* name;
+  int32_t (*match)(const GraphView&, Rewriter&);
+};
+
+// In order: a later pattern sees the graph that the earlier ones leave.
+constexpr Pattern kPatterns[] = {
+    {"flash_attention", match_flash_attention},  // saves the T x T scores and probabilities
+    {"swiglu", match_swiglu},                    // one pass over gate and up instead of two or four
+    {"add_rms_norm", match_add_rms_norm},        // reads the residual once
+    {"add_rms_norm_grad", match_add_rms_norm_grad},  // writes the gradient of the residual once
+    {"matmul_accumulate", match_matmul_accumulate},  // no separate gradient: beta = 1 in the matmul
+    {"adamw", match_adamw},  // one pass over parameter, moments and gradient
+};
+
+}  // namespace
+
+Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report) {
+  Graph current = graph;
+  for (const Pattern& pattern : kPatterns) {
+    const GraphView view(current);
+    Rewriter rewriter(current);
+    const int32_t count = pattern.match(view, rewriter);
+    if (count > 0) {
+      auto next = rewriter.build();
+      if (!next.ok()) return next.status().with_context(pattern.name);
+      current = std::move(next).value();
+    }
+    if (report != nullptr && count > 0) report->push_back({pattern.name, count});
+  }
+  return current;
+}
+
+}  // namespace sgactor::graph

@@ -1,0 +1,135 @@
+// The small patterns of fuse_ops: products with their activation, norms with their residual, sums
+// with their matmul.
+#include "graph/ir/op_table.h"
+#include "graph/passes/fusion_patterns.h"
+
+namespace sgactor::graph {
+namespace {
+
+bool same_segment(const Graph& graph, OpId a, OpId b) {
+  return graph.op(a).segment == graph.op(b).segment && graph.op(a).phase == graph.op(b).phase;
+}
+
+/// The other operand of a two-operand op.
+ValueId other(const Op& op, ValueId v) {
+  return op.operands[0] == v ? op.operands[1] : op.operands[0];
+}
+
+bool equal_operand_types(const Graph& graph, OpId op) {
+  return graph.type(graph.op(op).operands[0]) == graph.type(graph.op(op).operands[1]);
+}
+
+}  // namespace
+
+int32_t match_matmul_accumulate(const GraphView& view, Rewriter& rewriter) {
+  const Graph& graph = view.graph();
+  int32_t count = 0;
+  for (OpId o = 0; o < graph.ops().size(); ++o) {
+    if (graph.op(o).kind != OpKind::kAccumulate) continue;
+    const OpId matmul = view.producer(view.operand(o, 1), OpKind::kMatmul);
+    if (matmul == kNoOp || view.only_user(view.result(matmul), OpKind::kAccumulate) != o) continue;
+    const ValueId accumulator = view.operand(o, 0);
+    const ValueId a = view.operand(matmul, 0);
+    if (graph.type(accumulator).shape.rank() != 2 ||
+        graph.type(accumulator).dtype != graph.type(a).dtype || !same_segment(graph, o, matmul))
+      continue;
+    if (!rewriter.absorb(std::vector<OpId>{o, matmul})) continue;
+    rewriter.add({OpKind::kMatmulAccumulate,
+                  {Ref::old(accumulator), Ref::old(a), Ref::old(view.operand(matmul, 1))},
+                  graph.op(matmul).attrs,
+                  {view.result(o)},
+                  o});
+    ++count;
+  }
+  return count;
+}
+
+int32_t match_swiglu(const GraphView& view, Rewriter& rewriter) {
+  const Graph& graph = view.graph();
+  int32_t count = 0;
+  for (OpId silu = 0; silu < graph.ops().size(); ++silu) {
+    if (graph.op(silu).kind != OpKind::kSilu) continue;
+    const ValueId gate = view.operand(silu, 0);
+    const ValueId act = view.result(silu);
+    OpId product = kNoOp;
+    OpId dup = kNoOp;
+    bool understood = !view.is_output(act) && view.users(act).size() <= 2;
+    for (OpId user : view.users_of_kind(act, OpKind::kMul)) {
+      if (!equal_operand_types(graph, user)) understood = false;
+      (graph.op(user).phase == Phase::kForward ? product : dup) = user;
+    }
+    if (!understood || product == kNoOp || view.users(act).size() != (dup == kNoOp ? 1U : 2U))
+      continue;
+    const ValueId up = other(graph.op(product), act);
+    if (dup == kNoOp) {
+      if (!rewriter.absorb(std::vector<OpId>{silu, product})) continue;
+      rewriter.add(
+          {OpKind::kSwiglu, {Ref::old(gate), Ref::old(up)}, {}, {view.result(product)}, product});
+      ++count;
+      continue;
+    }
+    // Backward: dup = dy * silu(gate); dgate = silu_grad(gate, dy * up).
+    const ValueId dy = other(graph.op(dup), act);
+    OpId dact = kNoOp;
+    for (OpId user : view.users_of_kind(dy, OpKind::kMul)) {
+      if (user != dup && other(graph.op(user), dy) == up) dact = user;
+    }
+    if (dact == kNoOp) continue;
+    const OpId dgate = view.only_user(view.result(dact), OpKind::kSiluGrad);
+    if (dgate == kNoOp || view.operand(dgate, 0) != gate) continue;
+    if (!rewriter.absorb(std::vector<OpId>{silu, product, dup, dact, dgate})) continue;
+    rewriter.add(
+        {OpKind::kSwiglu, {Ref::old(gate), Ref::old(up)}, {}, {view.result(product)}, product});
+    rewriter.add({OpKind::kSwigluGrad,
+                  {Ref::old(gate), Ref::old(up), Ref::old(dy)},
+                  {},
+                  {view.result(dgate), view.result(dup)},
+                  std::min(dup, dgate)});
+    ++count;
+  }
+  return count;
+}
+
+int32_t match_add_rms_norm(const GraphView& view, Rewriter& rewriter) {
+  const Graph& graph = view.graph();
+  int32_t count = 0;
+  for (OpId norm = 0; norm < graph.ops().size(); ++norm) {
+    if (graph.op(norm).kind != OpKind::kRmsNorm) continue;
+    const OpId add = view.producer(view.operand(norm, 0), OpKind::kAdd);
+    if (add == kNoOp || !same_segment(graph, add, norm) || !equal_operand_types(graph, add))
+      continue;
+    if (!rewriter.absorb(std::vector<OpId>{add, norm})) continue;
+    rewriter.add({OpKind::kAddRmsNorm,
+                  {Ref::old(view.operand(add, 0)), Ref::old(view.operand(add, 1)),
+                   Ref::old(view.operand(norm, 1))},
+                  graph.op(norm).attrs,
+                  {view.result(add), view.result(norm, 0), view.result(norm, 1)},
+                  norm});
+    ++count;
+  }
+  return count;
+}
+
+int32_t match_add_rms_norm_grad(const GraphView& view, Rewriter& rewriter) {
+  const Graph& graph = view.graph();
+  int32_t count = 0;
+  for (OpId grad = 0; grad < graph.ops().size(); ++grad) {
+    if (graph.op(grad).kind != OpKind::kRmsNormGrad) continue;
+    const ValueId dx = view.result(grad, 0);
+    const OpId add = view.only_user(dx, OpKind::kAdd);
+    if (add == kNoOp || !same_segment(graph, add, grad) || !equal_operand_types(graph, add))
+      continue;
+    if (!rewriter.absorb(std::vector<OpId>{add, grad})) continue;
+    const Op& op = graph.op(grad);
+    rewriter.add({OpKind::kAddRmsNormGrad,
+                  {Ref::old(op.operands[0]), Ref::old(other(graph.op(add), dx)),
+                   Ref::old(op.operands[1]), Ref::old(op.operands[2]), Ref::old(op.operands[3])},
+                  op.attrs,
+                  {view.result(add), view.result(grad, 1)},
+                  grad});
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace sgactor::graph
