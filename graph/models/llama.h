@@ -1,5 +1,6 @@
 #pragma once
 #include "graph/ir/graph.h"
+#include "graph/ir/parameter.h"
 
 #include <cstdint>
 #include <optional>
@@ -42,9 +43,12 @@ struct LlamaConfig {
   friend bool operator==(const LlamaConfig&, const LlamaConfig&) = default;
 };
 
-/// Parses config.json. Errors: kInvalidArgument naming `file` and key: not a Llama (model_type,
-/// hidden_act other than silu, a sliding window in use, mlp_bias …), a missing or ill-typed key,
-/// heads that do not divide.
+/// Checks extents: positive and bounded (so that counts fit int64), heads that divide into groups,
+/// an even head dim, finite positive numbers. Errors: kInvalidArgument naming the key.
+Status validate_llama(const LlamaConfig& config);
+/// Parses config.json. Keys that do not change the model are ignored. Errors: kInvalidArgument
+/// naming `file` and key: not a Llama (model_type, hidden_act other than silu, a sliding window in
+/// use, mlp_bias …), a missing or ill-typed key, heads that do not divide.
 Result<LlamaConfig> parse_hf_config(std::string_view json, const std::string& file);
 /// The config.json text that transformers reads back to the same model.
 std::string to_hf_config(const LlamaConfig& config);
@@ -53,15 +57,7 @@ std::string to_hf_config(const LlamaConfig& config);
 std::optional<LlamaConfig> llama_preset(std::string_view name);
 std::vector<std::string> llama_preset_names();
 
-/// A parameter as Hugging Face names and shapes it, in a fixed order (embedding, layers, norm,
-/// head).
-struct ParameterSpec {
-  std::string name;  ///< "model.layers.0.self_attn.q_proj.weight"
-  TensorType type;
-  bool decays = true;   ///< weight decay applies (matrices; not norms and biases)
-  double init_std = 0;  ///< normal(0, init_std); 0 with init_one: ones; 0 without: zeros
-  bool init_one = false;
-};
+/// All parameters in a fixed order (embedding, layers, norm, head).
 std::vector<ParameterSpec> llama_parameters(const LlamaConfig& config);
 int64_t count_parameters(const LlamaConfig& config);
 /// Model FLOPs a token of forward and backward at sequence length `seq_len`: 6 * (parameters that
@@ -72,7 +68,8 @@ double flops_per_token(const LlamaConfig& config, int64_t seq_len);
 /// Forward graph of one micro-batch: inputs parameters (f32), tokens i32[B, T]; with `loss`, also
 /// targets i32[B, T] and scalar "inv_valid_tokens", and output kLoss "loss" = summed cross entropy
 /// * inv_valid_tokens; without, output kLogits "logits" f32[B, T, V]. Segments "embed", "layer.0"
-/// …, "head". Primitive ops only.
+/// …, "head". Primitive ops only. Errors: kInvalidArgument (validate_llama's; batch < 1; seq_len
+/// outside [1, max_position_embeddings]).
 struct ForwardOptions {
   int64_t batch = 1;
   int64_t seq_len = 128;
