@@ -40,7 +40,8 @@ struct NamedTensor {
   std::span<const std::byte> bytes;
 };
 /// Writes one file, atomically (temporary name, fsync, rename). Tensors keep their order. Metadata
-/// {"format": "pt"}.
+/// {"format": "pt"}. Errors: kInvalidArgument naming the tensor (bytes that do not fit its type, a
+/// name twice), kInternal naming the file with errno's text; no file is made or changed then.
 Status write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 
 /// A Hugging Face directory: model.safetensors, or model.safetensors.index.json with its shards.
@@ -50,8 +51,12 @@ class HfDirectory : public StateSource {
  public:
   static Result<std::unique_ptr<HfDirectory>> open(const std::string& dir);
   [[nodiscard]] virtual std::vector<std::string> names() const = 0;
+  /// Names that load() has not given out so far. Thread-safe.
+  [[nodiscard]] virtual std::vector<std::string> unread() const = 0;
 };
-/// Writes model.safetensors, or shards of at most `shard_bytes` with an index.
+/// Writes model.safetensors, or shards of at most `shard_bytes` (a larger tensor gets one of its
+/// own) with an index, into `dir`, which is made if need be. Errors: kInvalidArgument if it holds
+/// weights already, write_safetensors's; nothing new stays then.
 Status write_hf_weights(const std::string& dir, const std::vector<NamedTensor>& tensors,
                         int64_t shard_bytes = int64_t{5} << 30);
 
