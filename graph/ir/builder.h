@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace sgactor::graph {
@@ -17,6 +18,10 @@ class Builder {
 
   [[nodiscard]] Graph& graph() { return graph_; }
   [[nodiscard]] const Status& status() const { return status_; }
+  /// Keeps `status` unless an earlier error is kept already. For gradient rules and model code.
+  void fail(Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
   void set_phase(Phase phase) { phase_ = phase; }
   void set_segment(std::string_view name) { segment_ = graph_.segment_index(name); }
   void set_segment(int32_t segment) { segment_ = segment; }

@@ -4,6 +4,7 @@
 #include "graph/ir/op_kind.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,6 +48,7 @@ class Attrs {
 /// gradients, their norm) once a step before the commit; kUpdate once a step after the commit.
 enum class Phase : uint8_t { kForward = 0, kBackward, kReduce, kUpdate };
 std::string_view to_string(Phase phase);
+std::optional<Phase> parse_phase(std::string_view text);
 
 /// What a graph input or output is to the step. Inputs and outputs of the same role and name are
 /// the same tensor before and after (an accumulator, a parameter in the update).
@@ -65,11 +67,15 @@ enum class Role : uint8_t {
   kActivation,  ///< value between subgraphs
 };
 std::string_view to_string(Role role);
+std::optional<Role> parse_role(std::string_view text);
+inline constexpr int kNumRoles = 10;
+inline constexpr int kNumPhases = 4;
 
 struct Value {
   TensorType type;
   OpId producer = kNoOp;  ///< kNoOp: a graph input
   uint32_t result = 0;    ///< which result of the producer, or which input
+  friend bool operator==(const Value&, const Value&) = default;
 };
 
 struct Op {
@@ -80,17 +86,20 @@ struct Op {
   Phase phase = Phase::kForward;
   int32_t segment =
       0;  ///< index into Graph::segments(): "embed", "layer.0", …, "head"; passes cut here
+  friend bool operator==(const Op&, const Op&) = default;
 };
 
 struct GraphInput {
   ValueId value = kNoValue;
   Role role = Role::kActivation;
   std::string name;
+  friend bool operator==(const GraphInput&, const GraphInput&) = default;
 };
 struct GraphOutput {
   ValueId value = kNoValue;
   Role role = Role::kActivation;
   std::string name;
+  friend bool operator==(const GraphOutput&, const GraphOutput&) = default;
 };
 
 /// A dataflow graph in SSA form. Values are defined once, by an input or an op; ops are in
@@ -128,6 +137,9 @@ class Graph {
 
   /// Number of uses of each value by ops (outputs not counted).
   [[nodiscard]] std::vector<int32_t> use_counts() const;
+
+  /// Same ids, ops, names and segments. A NaN attribute makes graphs unequal.
+  friend bool operator==(const Graph&, const Graph&) = default;
 
  private:
   std::vector<Value> values_;

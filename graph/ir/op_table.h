@@ -25,6 +25,7 @@ using ShapeRule = Result<std::vector<TensorType>> (*)(std::span<const TensorType
 /// Appends the gradient of `op` through `builder`. `result_grads[i]` is the gradient of result i or
 /// kNoValue if nothing depends on it (at least one is given). Sets `operand_grads[j]`, or leaves it
 /// kNoValue where operand j has none (integer operands, operands the rule proves constant).
+/// `op` must not live in the builder's graph: that one grows under the rule, so pass a copy.
 using GradientRule = void (*)(Builder& builder, const Op& op, std::span<const ValueId> result_grads,
                               std::span<ValueId> operand_grads);
 
@@ -44,7 +45,8 @@ struct AliasSpec {
     kView,  ///< always the same bytes; costs nothing (reshape)
     kMust,  ///< updates the operand in place; the operand must not be used afterwards (accumulate,
             ///< adamw)
-    kMay,   ///< backends allow it where the operand's last use is this op (pointwise)
+    kMay,   ///< backends allow it where the operand's last use is this op (pointwise); operand
+            ///< and result have one type
   } kind = Kind::kView;
 };
 
@@ -69,6 +71,20 @@ struct OpInfo {
 std::span<const OpInfo> op_table();
 const OpInfo& op_info(OpKind kind);
 std::optional<OpKind> parse_op_kind(std::string_view name);
+
+/// Largest rank of a type. More is refused by check_type.
+inline constexpr int kMaxRank = 12;
+/// Is `type` one a value may have: known dtype, rank <= kMaxRank, dims >= 0, and bytes (with zero
+/// dims counted as one) below 2^62, so that num_elements() and bytes() do not overflow. Errors:
+/// kInvalidPlan.
+Status check_type(const TensorType& type);
+/// Attributes are those of the row: each name given once, with the row's type. Errors:
+/// kInvalidPlan.
+Status check_attrs(const OpInfo& info, const Attrs& attrs);
+/// Result types of an op, each passing check_type. Checks arity and attributes first. Pre: every
+/// operand passes check_type. Errors: kInvalidPlan. Safe on untrusted attributes.
+Result<std::vector<TensorType>> infer_types(OpKind kind, std::span<const TensorType> operands,
+                                            const Attrs& attrs);
 
 /// Floating-point operations of one op by its row's rule.
 double op_flops(const Graph& graph, const Op& op);
