@@ -1,0 +1,67 @@
+#include "actors/core/step_core.h"
+
+#include <fmt/format.h>
+
+namespace sgactor::actors {
+
+StepCore::StepCore(const StepPolicy& policy)
+    : policy_(policy),
+      step_(policy.first_step - 1),
+      last_done_(policy.first_step - 1),
+      checkpointed_(policy.first_step - 1) {}
+
+StepCore::Action StepCore::next(bool stop) {
+  if (finished_) return Action::kFinish;
+  if (stop && last_done_ < policy_.last_step) {
+    interrupted_ = true;
+    if (last_done_ >= policy_.first_step) checkpoint_due_ = true;
+  }
+  if (checkpoint_due_) {
+    checkpoint_due_ = false;
+    if (policy_.can_checkpoint && checkpointed_ != last_done_) {
+      checkpointed_ = last_done_;
+      return Action::kCheckpoint;
+    }
+  }
+  if (validation_due_) {
+    validation_due_ = false;
+    if (!interrupted_) return Action::kValidate;
+  }
+  if (interrupted_ || last_done_ >= policy_.last_step) {
+    finished_ = true;
+    return Action::kFinish;
+  }
+  step_ = last_done_ + 1;
+  open_ = true;
+  return Action::kBeginStep;
+}
+
+Status StepCore::on_step_done(int64_t step) {
+  if (!open_ || step != step_) {
+    return internal_error(fmt::format("step {} is done, step {} is open", step, step_));
+  }
+  open_ = false;
+  last_done_ = step;
+  const bool last = step == policy_.last_step;
+  const auto due = [step](int64_t interval) { return interval > 0 && step % interval == 0; };
+  checkpoint_due_ = due(policy_.checkpoint_interval) || (last && policy_.final_checkpoint);
+  validation_due_ = policy_.can_validate && policy_.validation_interval > 0 &&
+                    (due(policy_.validation_interval) || last);
+  return {};
+}
+
+float tree_sum_losses(std::span<const RankNumbers> ranks) {
+  if (ranks.empty()) return 0;
+  std::vector<float> level;
+  for (const RankNumbers& r : ranks) level.push_back(r.loss);
+  while (level.size() > 1) {
+    std::vector<float> up;
+    for (size_t i = 0; i < level.size(); i += 2) {
+      up.push_back(i + 1 < level.size() ? level[i] + level[i + 1] : level[i]);
+    }
+    level = std::move(up);
+  }
+  return level[0];
+}
+
+}  // namespace sgactor::actors

@@ -1,0 +1,61 @@
+#pragma once
+#include "graph/base/status.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sgactor::actors {
+
+struct StepPolicy {
+  int64_t first_step = 1;
+  int64_t last_step = 1;            ///< inclusive
+  int64_t checkpoint_interval = 0;  ///< steps; 0: only at the end
+  bool final_checkpoint = true;
+  bool can_checkpoint = false;
+  int64_t validation_interval = 0;  ///< steps; 0: never
+  bool can_validate = false;
+};
+
+/// What the coordinator does next. Between two steps come, where due and in this order, checkpoint
+/// and validation. A stop finishes the step under way, takes a checkpoint, and ends. One caller at
+/// a time.
+class StepCore {
+ public:
+  StepCore() = default;
+  explicit StepCore(const StepPolicy& policy);
+
+  enum class Action : uint8_t { kBeginStep = 0, kCheckpoint, kValidate, kFinish };
+  /// Next action; call again when it is over. `stop` is read between steps only. After kFinish
+  /// always kFinish.
+  Action next(bool stop);
+  /// Step of the action: the one to begin, or the one done last.
+  [[nodiscard]] int64_t step() const { return step_; }
+  /// A stop came before the last step was done.
+  [[nodiscard]] bool interrupted() const { return interrupted_; }
+  [[nodiscard]] int64_t last_done() const { return last_done_; }
+  /// The step is done on every rank. Errors: kInternal if it was not begun.
+  Status on_step_done(int64_t step);
+
+ private:
+  StepPolicy policy_;
+  int64_t step_ = 0;
+  int64_t last_done_ = 0;
+  bool open_ = false;
+  bool checkpoint_due_ = false;
+  bool validation_due_ = false;
+  bool finished_ = false;
+  bool interrupted_ = false;
+  int64_t checkpointed_ = 0;
+};
+
+/// One rank's part of a step's numbers.
+struct RankNumbers {
+  float loss = 0;
+  float grad_norm = 0;
+  float lr = 0;
+};
+/// Sum of the ranks' losses by a fixed tree of neighbours, like the gradients'.
+float tree_sum_losses(std::span<const RankNumbers> ranks);
+
+}  // namespace sgactor::actors

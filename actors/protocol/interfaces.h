@@ -1,0 +1,53 @@
+#pragma once
+#include "actors/protocol/messages.h"
+
+#include <caf/typed_actor.hpp>
+
+#include <vector>
+
+namespace sgactor::actors {
+
+/// Typed interfaces of the actors of one process. An actor sees of another only the part it needs.
+
+/// Takes its turn on a lane: worker, feeder, subgraphs.
+using LaneMemberActor = caf::typed_actor<caf::reacts_to<LaneToken>>;
+/// Puts work on streams and hears of its completion: worker, feeder, subgraphs, writer.
+using LauncherActor = caf::typed_actor<caf::reacts_to<WorkComplete>>;
+
+using PoolActor = caf::typed_actor<caf::reacts_to<Wire>, caf::reacts_to<LeaseRequest>,
+                                   caf::reacts_to<ReleaseLease>, caf::reacts_to<LaneProgress>,
+                                   caf::reacts_to<AskPoolReport>>;
+
+using SubgraphActor = caf::typed_actor<caf::reacts_to<Wire>, caf::reacts_to<HandleReady>,
+                                       caf::reacts_to<SlotsGranted>, caf::reacts_to<LaneToken>,
+                                       caf::reacts_to<WorkComplete>>;
+
+using FeederActor = caf::typed_actor<caf::reacts_to<Wire>, caf::reacts_to<BatchPrepared>,
+                                     caf::reacts_to<SlotsGranted>, caf::reacts_to<LaneToken>,
+                                     caf::reacts_to<WorkComplete>>;
+
+using WriterActor = caf::typed_actor<caf::reacts_to<TakeSnapshot>, caf::reacts_to<WorkComplete>,
+                                     caf::reacts_to<SnapshotWritten>>;
+
+using WorkerActor = caf::typed_actor<
+    caf::reacts_to<BeginStep>, caf::reacts_to<Commit>, caf::reacts_to<BeginValidation>,
+    caf::reacts_to<TakeSnapshot>, caf::reacts_to<SnapshotEnqueued>, caf::reacts_to<Finish>,
+    caf::reacts_to<LaneToken>, caf::reacts_to<WorkComplete>, caf::reacts_to<StepPrepared>,
+    caf::reacts_to<NumbersRead>, caf::reacts_to<PoolReport>>;
+
+using CoordinatorActor = caf::typed_actor<
+    caf::reacts_to<RankReady>, caf::reacts_to<Vote>, caf::reacts_to<JournalWritten>,
+    caf::reacts_to<StepDone>, caf::reacts_to<ValidationDone>, caf::reacts_to<SnapshotEnqueued>,
+    caf::reacts_to<SnapshotWritten>, caf::reacts_to<RankFinished>, caf::reacts_to<FaultReport>>;
+
+/// The actors of one program of one logical rank.
+struct Routes {
+  int32_t rank = 0;
+  int64_t incarnation = 1;
+  WorkerActor worker;
+  PoolActor pool;
+  FeederActor feeder;
+  std::vector<SubgraphActor> subgraphs;  ///< index: launch
+};
+
+}  // namespace sgactor::actors
