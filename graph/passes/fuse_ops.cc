@@ -1,6 +1,7 @@
 #include "graph/passes/fuse_ops.h"
 
 #include "graph/passes/fusion_patterns.h"
+#include "graph/passes/rewrite.h"
 
 namespace sgactor::graph {
 namespace {
@@ -35,7 +36,8 @@ Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report) {
     }
     if (report != nullptr && count > 0) report->push_back({pattern.name, count});
   }
-  return current;
+  // Scalars that only absorbed ops used are dead now.
+  return clean_graph(current, /*merge_equal=*/false);
 }
 
 }  // namespace sgactor::graph

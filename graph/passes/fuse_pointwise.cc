@@ -3,6 +3,8 @@
 #include "graph/ir/op_table.h"
 #include "graph/passes/fusion_patterns.h"
 
+#include <algorithm>
+
 namespace sgactor::graph {
 namespace {
 
