@@ -9,7 +9,11 @@ namespace sgactor::graph {
 
 /// AdamW with decoupled decay (Loshchilov and Hutter, 2019, in PyTorch's form: eps outside the
 /// bias-corrected root), linear warm-up, cosine to min_lr, clipping by global norm (coefficient
-/// min(1, max / (norm + 1e-6))).
+/// min(1, max / (norm + 1e-6))). Step s (the first is 1) has the rate
+///   min(1, s / warmup_steps) * (min_lr + (lr - min_lr) * (1 + cos(pi * t)) / 2),
+///   t = clamp((s - warmup_steps) / (decay_steps - warmup_steps), 0, 1);
+/// without warm-up (warmup_steps <= 0) the first factor is 1, and where decay_steps <=
+/// warmup_steps the rate stays at lr after the warm-up.
 struct OptimizerOptions {
   double lr = 3e-3;
   double min_lr = 3e-4;
@@ -23,17 +27,34 @@ struct OptimizerOptions {
   int64_t norm_chunk = 65536;  ///< elements a chunk of the gradient norm's fixed sum
 };
 
-/// The update graph of a step. Inputs: parameters, moments "m/<p>", "v/<p>", accumulators (as the
-/// training graph outputs them), scalar "step" f64. Outputs: parameters, moments, metrics
-/// "grad_norm" and "lr" (f32). Phase kReduce: sums of the uses' accumulators, chunked sum of
-/// squares, norm, clip coefficient, learning rate; phase kUpdate: the rest, in the segment of the
-/// parameter. Primitive ops, the scalar arithmetic in f64. `uses[p]` is the number of accumulators
-/// of parameter p; `segments[p]` the segment it is updated in.
+/// A parameter of the update. `num_uses` is the number of its accumulators; `segment` the segment
+/// it is updated in.
 struct UpdateParameter {
   ParameterSpec spec;
   int32_t num_uses = 1;
   std::string segment;
 };
+/// Parameters of `specs` that `training` has accumulators for ("grad/<p>", "grad/<p>#1" …), in the
+/// order of `specs`; each in the segment of the first op that uses it. Errors: kInvalidPlan: an
+/// accumulator of a parameter that `specs` does not name, or of another shape.
+Result<std::vector<UpdateParameter>> collect_update_parameters(
+    const Graph& training, const std::vector<ParameterSpec>& specs);
+
+/// The update graph of a step. Inputs: parameters, moments "m/<p>", "v/<p>", accumulators (as the
+/// training graph outputs them), scalar "step" f64. Outputs: parameters, moments, metrics
+/// "grad_norm" and "lr" (f32). Primitive ops, the scalar arithmetic of the schedule in f64.
+///
+/// Phase kReduce, in the parameter's segment: g = its uses' accumulators added in order of use
+/// (with one use: the accumulator), sum_squares(g) of each, concatenated. Phase kReduce, segment
+/// "norm": the chunks of all segments, in order of first parameter, in one tree_sum; norm, clip
+/// coefficient, learning rate, bias corrections, rounded to f32. Phase kUpdate, in the parameter's
+/// segment, f32:
+///   gc = g * clip
+///   m' = m * beta1 + gc * (1 - beta1)             add(scale(m), scale(gc))
+///   v' = v * beta2 + gc^2 * (1 - beta2)           add(scale(v), scale(square(gc)))
+///   p' = p * (lr * -decay + 1) - (m' * (lr / bias1)) / (sqrt(v') / sqrt(bias2) + eps)
+/// where a parameter that does not decay has decay 0. Errors: kInvalidArgument naming the option;
+/// kInvalidPlan: no parameters, two of one name, or one that is not f32.
 Result<Graph> build_update(const std::vector<UpdateParameter>& parameters,
                            const OptimizerOptions& options);
 

@@ -21,12 +21,18 @@ using LaunchId = int32_t;
 inline constexpr BufferId kNoBuffer = -1;
 inline constexpr LaunchId kNoLaunch = -1;
 
+/// Offsets of buffers in the arena, and of values in a workspace, are multiples of this many bytes.
+inline constexpr int64_t kMinAlignBytes = 64;
+
 /// How many bytes an element takes in device memory: native; always 8 (float64 oracle); or one
 /// 64-bit hash a tensor.
 enum class StorageModel : uint8_t { kNative = 0, kFloat64, kHash };
+std::string_view to_string(StorageModel model);
 int64_t storage_bytes(const TensorType& type, StorageModel model);
 
-/// Where a value of a subgraph's body lives while it runs.
+/// Where a value of a subgraph's body lives while it runs. A body input lives in its input, an
+/// output in its output; an output that updates an input in place may be named either way, since a
+/// launch binds both to one buffer.
 struct ValuePlace {
   enum class Space : uint8_t { kWorkspace = 0, kInput, kOutput } space = Space::kWorkspace;
   int32_t index = 0;   ///< which input or output
@@ -53,7 +59,7 @@ enum class BufferKind : uint8_t {
   kMoment,
   kAccumulator,
   kScalar,
-  kMetric,      ///< persistent: whole job
+  kMetric,      ///< persistent: whole job. Also a forward plan's loss and logits
   kBatch,       ///< tokens and targets of a micro-batch, filled by the feeder
   kActivation,  ///< between launches, lifetime-planned
   kWorkspace,   ///< values inside one launch, lifetime-planned
@@ -70,8 +76,11 @@ struct Buffer {
   int32_t num_slots =
       1;  ///< micro-batches that may be in flight; slot of micro-batch m is m % num_slots
   std::vector<int64_t> offsets;  ///< one a slot, bytes from the start of the arena
-  /// Live range as positions in the compute lane's order, inclusive; persistent buffers: [0,
-  /// order.size()-1].
+  /// Live range as positions in the compute lane's order, inclusive. Persistent buffers and kBatch
+  /// (the feeder may fill a slot at any time): [0, order.size()-1]. Others: from the first to the
+  /// last firing that touches the buffer, for buffers of forward and backward launches those of
+  /// micro-batch 0; all micro-batches are alike, micro-batch m uses slot m % num_slots over the
+  /// range of its own firings.
   int32_t first_use = 0;
   int32_t last_use = 0;
 };
@@ -135,9 +144,12 @@ struct RankProgram {
 };
 
 struct MemoryStats {
-  int64_t naive_bytes = 0;            ///< every tensor of a step at its own address
-  int64_t planned_bytes = 0;          ///< the arena
-  int64_t lower_bound_bytes = 0;      ///< most bytes live at one time
+  /// Every tensor of a step with one micro-batch at its own address: all buffers but workspaces,
+  /// and each launch's inner values but views and in-place results.
+  int64_t naive_bytes = 0;
+  int64_t planned_bytes = 0;  ///< the arena
+  /// Most bytes live at one time, by single ops: no plan with these aliases can need less.
+  int64_t lower_bound_bytes = 0;
   int64_t activation_peak_bytes = 0;  ///< transient part of the arena
   int64_t parameter_bytes = 0;
   int64_t moment_bytes = 0;
@@ -180,7 +192,9 @@ struct Plan {
 /// overlapping, subgraph signatures equal to buffers. Errors: kInvalidPlan naming launch, buffer or
 /// subgraph. Safe on untrusted plans.
 Status verify_plan(const Plan& plan);
-/// The offsets part of verify_plan alone.
+/// All of verify_plan but places, workspaces and offsets: what holds before plan_memory has run.
+Status verify_structure(const Plan& plan);
+/// The rest alone. Pre: verify_structure(plan) is ok.
 Status verify_memory(const Plan& plan);
 
 }  // namespace sgactor::graph

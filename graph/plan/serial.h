@@ -5,7 +5,8 @@
 
 namespace sgactor::graph {
 
-/// Cap'n Proto form of a plan (plan.capnp): what workers load and the compile cache stores.
+/// Cap'n Proto form of a plan (plan.capnp): what workers load and the compile cache stores. Equal
+/// plans give equal bytes; compile_ms, which differs from run to run, is left out.
 std::string serialize_plan(const Plan& plan);
 /// Errors: kCorruption, kInvalidPlan. Safe on hostile bytes; the result is verified.
 Result<Plan> deserialize_plan(std::string_view bytes);

@@ -1,0 +1,303 @@
+#include "graph/passes/build_update.h"
+
+#include "graph/ir/builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace sgactor::graph {
+namespace {
+
+constexpr std::string_view kNormSegment = "norm";
+
+std::string accumulator_name(const std::string& parameter, int32_t use) {
+  return use == 0 ? "grad/" + parameter : fmt::format("grad/{}#{}", parameter, use);
+}
+
+class UpdateBuilder {
+ public:
+  UpdateBuilder(const std::vector<UpdateParameter>& parameters, const OptimizerOptions& options)
+      : parameters_(parameters), options_(options), builder_(graph_) {}
+
+  Result<Graph> run();
+
+ private:
+  struct Tensors {
+    ValueId p = kNoValue, m = kNoValue, v = kNoValue;
+    std::vector<ValueId> accumulators;
+    ValueId g = kNoValue;
+  };
+  /// f32 scalars that every parameter's update reads.
+  struct Scalars {
+    ValueId lr = kNoValue, clip = kNoValue, bias1 = kNoValue, bias2 = kNoValue;
+  };
+
+  Status check() const;
+  void add_inputs();
+  /// Adds uses up; returns the chunked sums of squares of each segment.
+  std::vector<ValueId> reduce_segments();
+  ValueId number(double value) { return builder_.constant(value, {DType::kF64, {}}); }
+  ValueId norm_f64(const std::vector<ValueId>& partials);
+  ValueId learning_rate_f64();
+  ValueId bias_correction(double beta);
+  Scalars add_scalars(const std::vector<ValueId>& partials);
+  void update(const UpdateParameter& parameter, Tensors& t, const Scalars& s);
+
+  const std::vector<UpdateParameter>& parameters_;
+  const OptimizerOptions& options_;
+  Graph graph_;
+  Builder builder_;
+  std::vector<Tensors> tensors_;  // by parameter
+  ValueId step_ = kNoValue;
+};
+
+Status UpdateBuilder::check() const {
+  const OptimizerOptions& o = options_;
+  const auto bad = [](std::string_view name, std::string_view expected) {
+    return invalid_argument(fmt::format("optimizer.{}: expected {}", name, expected));
+  };
+  if (!(o.lr >= 0) || !std::isfinite(o.lr)) return bad("lr", "a number >= 0");
+  if (!(o.min_lr >= 0) || !std::isfinite(o.min_lr)) return bad("min_lr", "a number >= 0");
+  if (!(o.beta1 >= 0 && o.beta1 < 1)) return bad("beta1", "a number in [0, 1)");
+  if (!(o.beta2 >= 0 && o.beta2 < 1)) return bad("beta2", "a number in [0, 1)");
+  if (!(o.eps > 0) || !std::isfinite(o.eps)) return bad("eps", "a number > 0");
+  if (!std::isfinite(o.weight_decay)) return bad("weight_decay", "a finite number");
+  if (std::isnan(o.max_grad_norm)) return bad("max_grad_norm", "a number");
+  if (o.norm_chunk < 1) return bad("norm_chunk", "an integer >= 1");
+  if (parameters_.empty()) return invalid_plan("there is no parameter to update");
+  std::unordered_set<std::string> names;
+  for (const UpdateParameter& p : parameters_) {
+    if (!names.insert(p.spec.name).second) {
+      return invalid_plan("parameter \"" + p.spec.name + "\" is given twice");
+    }
+    if (p.spec.type.dtype != DType::kF32) {
+      return invalid_plan(fmt::format("parameter \"{}\" is {}, expected f32", p.spec.name,
+                                      p.spec.type.to_string()));
+    }
+    if (p.num_uses < 1) return invalid_plan("parameter \"" + p.spec.name + "\" has no gradient");
+    if (p.segment == kNormSegment) {
+      return invalid_plan("parameter \"" + p.spec.name + "\" is in segment \"norm\", which is taken");
+    }
+  }
+  return {};
+}
+
+void UpdateBuilder::add_inputs() {
+  tensors_.resize(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterSpec& spec = parameters_[i].spec;
+    tensors_[i].p = builder_.input(spec.type, Role::kParameter, spec.name);
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterSpec& spec = parameters_[i].spec;
+    tensors_[i].m = builder_.input(spec.type, Role::kMoment, "m/" + spec.name);
+    tensors_[i].v = builder_.input(spec.type, Role::kMoment, "v/" + spec.name);
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ParameterSpec& spec = parameters_[i].spec;
+    for (int32_t use = 0; use < parameters_[i].num_uses; ++use) {
+      tensors_[i].accumulators.push_back(builder_.input(
+          spec.type, Role::kAccumulator, accumulator_name(spec.name, use)));
+    }
+  }
+  step_ = builder_.input({DType::kF64, {}}, Role::kScalar, "step");
+}
+
+std::vector<ValueId> UpdateBuilder::reduce_segments() {
+  std::vector<int32_t> order;                                // segments by first parameter
+  std::unordered_map<int32_t, std::vector<ValueId>> chunks;  // by segment
+  builder_.set_phase(Phase::kReduce);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    builder_.set_segment(parameters_[i].segment);
+    if (chunks[builder_.segment()].empty()) order.push_back(builder_.segment());
+    Tensors& t = tensors_[i];
+    t.g = t.accumulators[0];
+    for (size_t use = 1; use < t.accumulators.size(); ++use) {
+      t.g = builder_.add(t.g, t.accumulators[use]);
+    }
+    Attrs attrs;
+    attrs.set("chunk", options_.norm_chunk);
+    chunks[builder_.segment()].push_back(builder_.op1(OpKind::kSumSquares, {t.g}, attrs));
+  }
+  std::vector<ValueId> partials;
+  for (int32_t segment : order) {
+    builder_.set_segment(segment);
+    std::vector<ValueId>& parts = chunks[segment];
+    partials.push_back(parts.size() == 1 ? parts[0] : builder_.concat(std::move(parts), 0));
+  }
+  return partials;
+}
+
+ValueId UpdateBuilder::norm_f64(const std::vector<ValueId>& partials) {
+  const ValueId all = partials.size() == 1 ? partials[0] : builder_.concat(partials, 0);
+  const ValueId total = builder_.op1(OpKind::kTreeSum, {all});
+  return builder_.sqrt(builder_.cast(total, DType::kF64));
+}
+
+ValueId UpdateBuilder::learning_rate_f64() {
+  const OptimizerOptions& o = options_;
+  ValueId lr = number(o.lr);
+  if (o.decay_steps > o.warmup_steps) {
+    const auto start = static_cast<double>(std::max<int64_t>(o.warmup_steps, 0));
+    const double length = static_cast<double>(o.decay_steps) - start;
+    const ValueId zero = number(0);
+    const ValueId one = number(1);
+    const ValueId length_value = number(length);
+    ValueId t = builder_.add_scalar(step_, -start);
+    t = builder_.div(t, length_value);
+    t = builder_.maximum(t, zero);
+    t = builder_.minimum(t, one);
+    const ValueId cosine = builder_.unary(OpKind::kCos, builder_.scale(t, std::numbers::pi));
+    lr = builder_.scale(builder_.add_scalar(cosine, 1), 0.5 * (o.lr - o.min_lr));
+    lr = builder_.add_scalar(lr, o.min_lr);
+  }
+  if (o.warmup_steps <= 0) return lr;
+  const ValueId one = number(1);
+  ValueId warm = number(static_cast<double>(o.warmup_steps));
+  warm = builder_.div(step_, warm);
+  warm = builder_.minimum(warm, one);
+  return builder_.mul(warm, lr);
+}
+
+ValueId UpdateBuilder::bias_correction(double beta) {
+  const ValueId power = builder_.pow(number(beta), step_);
+  return builder_.cast(builder_.add_scalar(builder_.neg(power), 1), DType::kF32);
+}
+
+UpdateBuilder::Scalars UpdateBuilder::add_scalars(const std::vector<ValueId>& partials) {
+  builder_.set_phase(Phase::kReduce);
+  builder_.set_segment(kNormSegment);
+  Scalars s;
+  const ValueId norm = norm_f64(partials);
+  builder_.output(builder_.cast(norm, DType::kF32), Role::kMetric, "grad_norm");
+  if (options_.max_grad_norm > 0) {
+    const ValueId one = number(1);
+    const ValueId largest = number(options_.max_grad_norm);
+    const ValueId divisor = builder_.add_scalar(norm, 1e-6);
+    ValueId clip = builder_.div(largest, divisor);
+    clip = builder_.minimum(clip, one);
+    s.clip = builder_.cast(clip, DType::kF32);
+  } else {
+    s.clip = builder_.constant(1, {DType::kF32, {}});
+  }
+  s.lr = builder_.cast(learning_rate_f64(), DType::kF32);
+  builder_.output(s.lr, Role::kMetric, "lr");
+  s.bias1 = bias_correction(options_.beta1);
+  s.bias2 = bias_correction(options_.beta2);
+  return s;
+}
+
+void UpdateBuilder::update(const UpdateParameter& parameter, Tensors& t, const Scalars& s) {
+  Builder& b = builder_;
+  const double beta1 = options_.beta1;
+  const double beta2 = options_.beta2;
+  const double decay = parameter.spec.decays ? options_.weight_decay : 0;
+  b.set_phase(Phase::kUpdate);
+  b.set_segment(parameter.segment);
+  // One op a line: C++ does not fix the order in which arguments are evaluated.
+  const ValueId gc = b.mul(t.g, s.clip);
+  const ValueId m_old = b.scale(t.m, beta1);
+  const ValueId m_new = b.scale(gc, 1 - beta1);
+  const ValueId m = b.add(m_old, m_new);
+  const ValueId v_old = b.scale(t.v, beta2);
+  const ValueId gc2 = b.square(gc);
+  const ValueId v_new = b.scale(gc2, 1 - beta2);
+  const ValueId v = b.add(v_old, v_new);
+  const ValueId root_v = b.sqrt(v);
+  const ValueId root_bias2 = b.sqrt(s.bias2);
+  const ValueId root = b.div(root_v, root_bias2);
+  const ValueId denominator = b.add_scalar(root, options_.eps);
+  const ValueId rate = b.div(s.lr, s.bias1);
+  const ValueId scaled_m = b.mul(m, rate);
+  const ValueId change = b.div(scaled_m, denominator);
+  const ValueId decayed = b.scale(s.lr, -decay);
+  const ValueId keep = b.add_scalar(decayed, 1);
+  const ValueId kept = b.mul(t.p, keep);
+  const ValueId p = b.sub(kept, change);
+  t.p = p;
+  t.m = m;
+  t.v = v;
+}
+
+Result<Graph> UpdateBuilder::run() {
+  SGA_TRY(check());
+  graph_.name = "update";
+  // Segments in the order of parameters, as the training graph has them.
+  for (const UpdateParameter& p : parameters_) graph_.segment_index(p.segment);
+  add_inputs();
+  const Scalars scalars = add_scalars(reduce_segments());
+  for (size_t i = 0; i < parameters_.size(); ++i) update(parameters_[i], tensors_[i], scalars);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    builder_.output(tensors_[i].p, Role::kParameter, parameters_[i].spec.name);
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    builder_.output(tensors_[i].m, Role::kMoment, "m/" + parameters_[i].spec.name);
+    builder_.output(tensors_[i].v, Role::kMoment, "v/" + parameters_[i].spec.name);
+  }
+  SGA_TRY(builder_.status());
+  return graph_;
+}
+
+/// Name of the parameter that accumulator "grad/<p>" or "grad/<p>#k" belongs to; empty for others.
+std::string_view accumulated_parameter(std::string_view name) {
+  if (!name.starts_with("grad/")) return {};
+  name.remove_prefix(5);
+  return name.substr(0, name.find('#'));
+}
+
+}  // namespace
+
+Result<std::vector<UpdateParameter>> collect_update_parameters(
+    const Graph& training, const std::vector<ParameterSpec>& specs) {
+  std::unordered_map<std::string_view, int32_t> num_uses;
+  std::unordered_map<std::string_view, const TensorType*> types;
+  for (const GraphOutput& output : training.outputs()) {
+    const std::string_view parameter = accumulated_parameter(output.name);
+    if (output.role != Role::kAccumulator || parameter.empty()) continue;
+    ++num_uses[parameter];
+    types[parameter] = &training.type(output.value);
+  }
+  std::vector<int32_t> first_segment(training.inputs().size(), -1);  // by input
+  for (const Op& op : training.ops()) {
+    for (ValueId v : op.operands) {
+      const Value& value = training.value(v);
+      if (value.producer == kNoOp && first_segment[value.result] < 0) {
+        first_segment[value.result] = op.segment;
+      }
+    }
+  }
+  std::unordered_map<std::string_view, int32_t> segments;
+  for (size_t i = 0; i < training.inputs().size(); ++i) {
+    if (training.inputs()[i].role == Role::kParameter) {
+      segments[training.inputs()[i].name] = first_segment[i];
+    }
+  }
+  std::vector<UpdateParameter> found;
+  for (const ParameterSpec& spec : specs) {
+    const auto uses = num_uses.find(spec.name);
+    if (uses == num_uses.end()) continue;
+    if (types[spec.name]->shape != spec.type.shape) {
+      return invalid_plan(fmt::format("accumulator of \"{}\" is {}, the parameter {}", spec.name,
+                                      types[spec.name]->to_string(), spec.type.to_string()));
+    }
+    const auto segment = segments.find(spec.name);
+    if (segment == segments.end() || segment->second < 0) {
+      return invalid_plan("parameter \"" + spec.name + "\" has a gradient but no use");
+    }
+    found.push_back({spec, uses->second,
+                     training.segments()[static_cast<size_t>(segment->second)]});
+    num_uses.erase(uses);
+  }
+  if (!num_uses.empty()) {
+    return invalid_plan("accumulator of an unknown parameter \"" +
+                        std::string(num_uses.begin()->first) + "\"");
+  }
+  return found;
+}
+
+}  // namespace sgactor::graph

@@ -1,0 +1,90 @@
+#include "graph/plan/body_storage.h"
+
+#include <algorithm>
+
+namespace sgactor::graph {
+
+ValueId aliased_operand(const Op& op, uint32_t result, AliasSpec::Kind kind) {
+  for (const AliasSpec& alias : op_info(op.kind).aliases) {
+    const auto operand = static_cast<size_t>(alias.operand);
+    if (alias.kind == kind && alias.result == static_cast<int>(result) &&
+        operand < op.operands.size()) {
+      return op.operands[operand];
+    }
+  }
+  return kNoValue;
+}
+
+ValueId view_root(const Graph& graph, ValueId v) {
+  while (graph.value(v).producer != kNoOp) {
+    const Value& value = graph.value(v);
+    const ValueId source =
+        aliased_operand(graph.op(value.producer), value.result, AliasSpec::Kind::kView);
+    if (source == kNoValue) break;
+    v = source;
+  }
+  return v;
+}
+
+ValueId storage_root(const Graph& graph, ValueId v) {
+  while (true) {
+    v = view_root(graph, v);
+    const Value& value = graph.value(v);
+    if (value.producer == kNoOp) return v;
+    const ValueId source =
+        aliased_operand(graph.op(value.producer), value.result, AliasSpec::Kind::kMust);
+    if (source == kNoValue) return v;
+    v = source;
+  }
+}
+
+BodyStorage find_view_groups(const Graph& body, StorageModel storage) {
+  BodyStorage s;
+  s.group_of.assign(body.values().size(), -1);
+  const auto add = [&](ValueId v, int32_t first, int32_t input) {
+    s.group_of[v] = static_cast<int32_t>(s.groups.size());
+    s.groups.push_back({v, first, first, input, -1, 0, storage_bytes(body.type(v), storage)});
+  };
+  for (size_t i = 0; i < body.inputs().size(); ++i) {
+    add(body.inputs()[i].value, -1, static_cast<int32_t>(i));
+  }
+  for (OpId o = 0; o < body.ops().size(); ++o) {
+    const Op& op = body.op(o);
+    for (ValueId v : op.operands) {
+      s.groups[static_cast<size_t>(s.group_of[v])].last = static_cast<int32_t>(o);
+    }
+    for (uint32_t r = 0; r < op.results.size(); ++r) {
+      const ValueId v = op.results[r];
+      const ValueId source = aliased_operand(op, r, AliasSpec::Kind::kView);
+      if (source == kNoValue) {
+        add(v, static_cast<int32_t>(o), -1);
+        continue;
+      }
+      s.group_of[v] = s.group_of[source];
+      ViewGroup& group = s.groups[static_cast<size_t>(s.group_of[v])];
+      group.bytes = std::max(group.bytes, storage_bytes(body.type(v), storage));
+    }
+  }
+  for (size_t j = 0; j < body.outputs().size(); ++j) {
+    ViewGroup& group = s.groups[static_cast<size_t>(s.group_of[body.outputs()[j].value])];
+    group.last = static_cast<int32_t>(body.ops().size());
+    if (group.num_outputs++ == 0) group.output = static_cast<int32_t>(j);
+  }
+  return s;
+}
+
+bool may_reuse_operand(const Graph& body, const BodyStorage& s, const Op& op,
+                       const AliasSpec& alias, StorageModel storage) {
+  const auto index = static_cast<size_t>(alias.operand);
+  if (alias.kind != AliasSpec::Kind::kMay || index >= op.operands.size()) return false;
+  const TensorType& result = body.type(op.results[static_cast<size_t>(alias.result)]);
+  const int32_t group = s.group_of[op.operands[index]];
+  // A smaller operand in the same bytes would be overwritten before its last element is read.
+  return std::all_of(op.operands.begin(), op.operands.end(), [&](ValueId v) {
+    return s.group_of[v] != group ||
+           (body.type(v).num_elements() == result.num_elements() &&
+            storage_bytes(body.type(v), storage) == storage_bytes(result, storage));
+  });
+}
+
+}  // namespace sgactor::graph
