@@ -1,0 +1,198 @@
+#include "transport/storage/checkpoint.h"
+
+#include "transport/storage/chunk_store.h"
+#include "transport/storage/manifest.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <set>
+#include <unordered_map>
+
+namespace sgactor::transport {
+namespace {
+
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+
+/// A file that a whole checkpoint has. Its absence is damage, not a wrong argument.
+Result<std::string> read_part(const FileSystem& files, const std::string& path) {
+  Result<std::string> text = files.read(path, kMaxManifestBytes);
+  if (text.status().code() == Code::kInvalidArgument) return corruption(text.status().message());
+  return text;
+}
+
+Result<CheckpointInfo> read_info(const FileSystem& files, const std::string& step_dir) {
+  const std::string commit_path = step_dir + "/COMMIT";
+  const std::string manifest_path = step_dir + "/manifest.bin";
+  SGA_ASSIGN(const std::string commit, read_part(files, commit_path));
+  SGA_ASSIGN(const std::string manifest, read_part(files, manifest_path));
+  if (commit != commit_text(manifest))
+    return corruption(fmt::format("{}: does not fit {}: one of them is cut or altered", commit_path,
+                                  manifest_path));
+  SGA_ASSIGN(CheckpointInfo info, parse_manifest(manifest, manifest_path));
+  info.path = step_dir;
+  return info;
+}
+
+/// Calls `f(hash, size)` for each different chunk; stops at the first error.
+template <class F>
+Status for_each_chunk(const CheckpointInfo& info, F&& f) {
+  std::set<Hash128> seen;
+  for (const TensorRecord& tensor : info.tensors) {
+    const int64_t bytes = tensor.type.bytes();
+    for (size_t i = 0; i < tensor.chunks.size(); ++i)
+      if (seen.insert(tensor.chunks[i]).second)
+        SGA_TRY(f(tensor.chunks[i], chunk_size(bytes, info.chunk_bytes, static_cast<int64_t>(i))));
+  }
+  return {};
+}
+
+class StoredCheckpoint : public Checkpoint {
+ public:
+  StoredCheckpoint(CheckpointInfo info, std::string chunks, std::shared_ptr<const FileSystem> files)
+      : info_(std::move(info)), chunks_(std::move(chunks)), files_(std::move(files)) {
+    for (const TensorRecord& tensor : info_.tensors) by_name_.emplace(tensor.name, &tensor);
+  }
+  [[nodiscard]] const CheckpointInfo& info() const override { return info_; }
+
+  Status load(const std::string& name, const TensorType& type,
+              std::span<std::byte> out) const override {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end())
+      return invalid_argument(fmt::format("{}: has no tensor {}", info_.path, name));
+    const TensorRecord& tensor = *found->second;
+    if (tensor.type != type)
+      return invalid_argument(fmt::format("{}: tensor {} is {}, {} expected", info_.path, name,
+                                          tensor.type.to_string(), type.to_string()));
+    if (std::ssize(out) != type.bytes())
+      return invalid_argument(fmt::format("{}: tensor {} has {} bytes, room for {} was given",
+                                          info_.path, name, type.bytes(), out.size()));
+    for (size_t i = 0; i < tensor.chunks.size(); ++i) {
+      const auto offset = static_cast<int64_t>(i) * info_.chunk_bytes;
+      const auto size =
+          static_cast<size_t>(chunk_size(type.bytes(), info_.chunk_bytes, static_cast<int64_t>(i)));
+      SGA_TRY(read_chunk(*files_, chunks_, tensor.chunks[i],
+                         out.subspan(static_cast<size_t>(offset), size))
+                  .with_context("tensor " + name));
+    }
+    return {};
+  }
+
+ private:
+  CheckpointInfo info_;
+  std::string chunks_;
+  std::shared_ptr<const FileSystem> files_;
+  std::unordered_map<std::string, const TensorRecord*> by_name_;
+};
+
+Status check_tensors(const CheckpointInfo& info, const std::vector<NamedTensor>& tensors,
+                     const std::vector<std::string>& segments, const WriteOptions& options) {
+  if (info.step < 0 || options.chunk_bytes <= 0)
+    return invalid_argument(
+        fmt::format("checkpoint of step {} in chunks of {} bytes", info.step, options.chunk_bytes));
+  if (!segments.empty() && segments.size() != tensors.size())
+    return invalid_argument(
+        fmt::format("checkpoint of {} tensors with {} segments", tensors.size(), segments.size()));
+  std::set<std::string_view> names;
+  for (const NamedTensor& tensor : tensors) {
+    if (!names.insert(tensor.name).second)
+      return invalid_argument(fmt::format("checkpoint: tensor {} is there twice", tensor.name));
+    if (std::ssize(tensor.bytes) != tensor.type.bytes())
+      return invalid_argument(fmt::format("checkpoint: tensor {} is {} but has {} bytes",
+                                          tensor.name, tensor.type.to_string(),
+                                          tensor.bytes.size()));
+  }
+  return {};
+}
+
+/// Stores the chunks and puts their names in info.tensors.
+Status write_chunks(ChunkWriter& writer, const std::vector<NamedTensor>& tensors,
+                    const std::vector<std::string>& segments, CheckpointInfo& info) {
+  info.tensors.clear();
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    TensorRecord record{tensors[t].name, tensors[t].type, segments.empty() ? "" : segments[t], {}};
+    const int64_t bytes = record.type.bytes();
+    for (int64_t at = 0, i = 0; at < bytes; at += info.chunk_bytes, ++i) {
+      const auto size = static_cast<size_t>(chunk_size(bytes, info.chunk_bytes, i));
+      SGA_ASSIGN(const Hash128 hash,
+                 writer.add(tensors[t].bytes.subspan(static_cast<size_t>(at), size)));
+      record.chunks.push_back(hash);
+    }
+    info.tensors.push_back(std::move(record));
+  }
+  return writer.finish();
+}
+
+/// Chunks must be durable already. The order of the calls is what makes a checkpoint atomic.
+Status commit_step(FileSystem& files, const std::string& root, const std::string& step_dir,
+                   const std::string& manifest) {
+  const std::string commit_path = step_dir + "/COMMIT";
+  const std::string commit = commit_text(manifest);
+  SGA_TRY(files.make_directory(step_dir));
+  SGA_ASSIGN(const FileSystem::Info old, files.info(commit_path));
+  if (old.exists) {
+    const Result<std::string> old_commit = files.read(commit_path, kMaxManifestBytes);
+    const Result<std::string> old_manifest =
+        files.read(step_dir + "/manifest.bin", kMaxManifestBytes);
+    const bool same =
+        old_commit.ok() && old_manifest.ok() && *old_commit == commit && *old_manifest == manifest;
+    if (!same) {
+      SGA_TRY(files.remove_file(commit_path));
+      SGA_TRY(files.sync_directory(step_dir));
+    }
+  }
+  SGA_TRY(replace_file(files, step_dir + "/manifest.bin", manifest));
+  SGA_TRY(files.sync_directory(root));
+  return replace_file(files, commit_path, commit);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& step_dir,
+                                                     std::shared_ptr<const FileSystem> files) {
+  if (!files) files = std::make_shared<PosixFileSystem>();
+  SGA_ASSIGN(CheckpointInfo info, read_info(*files, step_dir));
+  const std::string chunks = parent_directory(step_dir) + "/chunks";
+  SGA_TRY(for_each_chunk(info, [&](const Hash128& hash, int64_t size) -> Status {
+    const std::string path = chunk_path(chunks, hash);
+    SGA_ASSIGN(const FileSystem::Info chunk, files->info(path));
+    if (!chunk.exists || chunk.is_directory) return corruption(path + ": no such file");
+    if (chunk.size_bytes != size)
+      return corruption(fmt::format("{}: has {} bytes, {} expected", path, chunk.size_bytes, size));
+    return {};
+  }));
+  return std::unique_ptr<Checkpoint>(
+      std::make_unique<StoredCheckpoint>(std::move(info), chunks, std::move(files)));
+}
+
+Status verify_checkpoint(const std::string& step_dir, std::shared_ptr<const FileSystem> files) {
+  if (!files) files = std::make_shared<PosixFileSystem>();
+  SGA_ASSIGN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(step_dir, files));
+  const std::string chunks = parent_directory(step_dir) + "/chunks";
+  std::vector<std::byte> buffer;
+  return for_each_chunk(checkpoint->info(), [&](const Hash128& hash, int64_t size) {
+    buffer.resize(static_cast<size_t>(size));
+    return read_chunk(*files, chunks, hash, buffer);
+  });
+}
+
+Result<WriteStats> write_checkpoint(const std::string& root, CheckpointInfo info,
+                                    const std::vector<NamedTensor>& tensors,
+                                    const std::vector<std::string>& segments,
+                                    const WriteOptions& options,
+                                    std::shared_ptr<FileSystem> files) {
+  const auto start = std::chrono::steady_clock::now();
+  if (!files) files = std::make_shared<PosixFileSystem>();
+  SGA_TRY(check_tensors(info, tensors, segments, options));
+  const std::string chunks = root + "/chunks";
+  SGA_TRY(make_directories(*files, chunks));
+  info.chunk_bytes = options.chunk_bytes;
+  ChunkWriter writer(*files, chunks, options.writer, options.check_reused);
+  SGA_TRY(write_chunks(writer, tensors, segments, info));
+  const std::string step_dir = fmt::format("{}/step-{:08}", root, info.step);
+  SGA_TRY(commit_step(*files, root, step_dir, serialize_manifest(info)));
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  return WriteStats{writer.bytes_written(), writer.bytes_reused(), elapsed.count()};
+}
+
+}  // namespace sgactor::transport
