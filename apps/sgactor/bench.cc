@@ -1,0 +1,128 @@
+// sgactor bench: how fast the actors and a training step are on this machine.
+#include "actors/runtime/training.h"
+#include "apps/sgactor/command_line.h"
+#include "apps/sgactor/device.h"
+#include "apps/sgactor/run_report.h"
+#include "apps/sgactor/start.h"
+#include "apps/sgactor/training_setup.h"
+#include "graph/base/units.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <vector>
+
+namespace sgactor::apps {
+namespace {
+
+struct BenchOptions {
+  std::string job;
+  std::string devices = "cpu";
+  int64_t steps = 10;
+  bool json = false;
+};
+
+/// Keeps the steps' figures; the first step touches memory for the first time and is left out.
+class StepTimes : public actors::TrainingObserver {
+ public:
+  void on_step(const actors::StepReport& report) override { steps_.push_back(report); }
+  void on_validation(int64_t, double) override {}
+  void on_checkpoint(int64_t, const std::string&, const transport::WriteStats&) override {}
+
+  struct Sums {
+    double wall_ms = 0, kernel_ms = 0, median_ms = 0;
+    int64_t tokens = 0;
+  };
+  [[nodiscard]] Sums sums() const {
+    Sums s;
+    std::vector<double> times;
+    for (size_t i = 1; i < steps_.size(); ++i) {
+      s.wall_ms += steps_[i].step_ms;
+      s.kernel_ms += steps_[i].kernel_ms;
+      s.tokens += steps_[i].tokens;
+      times.push_back(steps_[i].step_ms);
+    }
+    std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2),
+                     times.end());
+    s.median_ms = times[times.size() / 2];
+    return s;
+  }
+
+ private:
+  std::vector<actors::StepReport> steps_;
+};
+
+void print_step(const BenchOptions& options, const graph::Plan& plan,
+                const kernels::DeviceInfo& device, const StepTimes::Sums& s,
+                const actors::TrainingSummary& summary) {
+  const double outside = std::clamp(1.0 - s.kernel_ms / s.wall_ms, 0.0, 1.0);
+  const double rate = static_cast<double>(s.tokens) / (s.wall_ms * 1e-3);
+  if (options.json) {
+    nlohmann::ordered_json out;
+    out["device"] = device.description;
+    out["params"] = plan.num_parameters;
+    out["steps"] = options.steps;
+    out["step_ms_median"] = s.median_ms;
+    out["tok_s"] = rate;
+    out["tflops"] = rate * plan.flops_per_token * 1e-12;
+    out["share_outside_kernels"] = outside;
+    out["messages"] = summary.num_messages;
+    out["allocations_after_start"] =
+        summary.allocations_at_end.num_allocations - summary.allocations_at_start.num_allocations;
+    std::cout << out.dump() << "\n";
+    return;
+  }
+  std::cout << fmt::format(
+      "device                 {}\nparameters             {}\nsteps                  {} and one to "
+      "warm up\nstep, median           {}\ntokens/s               {}\nTFLOP/s                "
+      "{:.3f}\noutside kernels        {:.2f} % of wall time\nmessages a step        {}\n",
+      device.description, format_count(static_cast<double>(plan.num_parameters)), options.steps,
+      format_seconds(s.median_ms * 1e-3), format_count(rate), rate * plan.flops_per_token * 1e-12,
+      outside * 100, summary.num_messages / (options.steps + 1));
+}
+
+Result<int> bench_step(const CommandLine& line, const BenchOptions& options) {
+  SGA_ASSIGN(const JobSpec job, load_job(options.job, line.overrides));
+  SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
+  SGA_ASSIGN(const auto backend, create_device(*line.backends, device));
+  SGA_ASSIGN(const TrainingSetup setup, set_up_training(job, storage_model(*backend)));
+  const graph::Plan& plan = setup.training.compiled.plan;
+  SGA_TRY(check_memory(plan, *backend));
+  SGA_ASSIGN(const Start start, fresh_start(job, setup.training.config));
+  StepTimes times;
+  actors::TrainingSpec spec;
+  spec.last_step = options.steps + 1;
+  spec.final_checkpoint = false;
+  spec.scheduler_threads = std::max(2, std::min(backend->info().num_threads, 8));
+  actors::TrainingInputs inputs;
+  inputs.plan = &plan;
+  inputs.backend = backend.get();
+  inputs.sampler = setup.sampler.get();
+  inputs.initial_state = start.state.get();
+  inputs.observer = &times;
+  SGA_ASSIGN(const auto summary, actors::run_training(spec, inputs));
+  print_step(options, plan, backend->info(), times.sums(), summary);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, CommandLine& line) {
+  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
+  bench->require_subcommand(1);
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* step = bench->add_subcommand("step", "training steps of a job; writes nothing");
+  step->add_option("job", options->job, "job file")->required();
+  step->add_option("--steps", options->steps, "steps measured")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  step->add_option("--devices", options->devices, "as for train")->capture_default_str();
+  step->add_flag("--json", options->json, "one JSON object");
+  step->callback(
+      [&line, options] { line.action = [&line, options] { return bench_step(line, *options); }; });
+}
+
+}  // namespace sgactor::apps

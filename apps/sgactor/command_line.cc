@@ -1,0 +1,166 @@
+#include "apps/sgactor/command_line.h"
+
+#include "graph/base/units.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+namespace sgactor::apps {
+namespace {
+
+constexpr const char* kVersion = SGA_VERSION;
+
+bool is_override(std::string_view arg) {
+  if (!arg.starts_with("--")) return false;
+  const std::string_view key = arg.substr(2, arg.find('=') - 2);
+  return key.find('.') != std::string_view::npos;
+}
+
+/// The first word that is no option must name a subcommand: CLI11's own message does not say so.
+Status check_command(const CLI::App& app, const std::vector<std::string>& args) {
+  const auto word = std::find_if(args.begin(), args.end(),
+                                 [](const std::string& arg) { return !arg.starts_with("-"); });
+  if (word == args.end()) return {};
+  std::string best;
+  int best_distance = 3;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const int distance = edit_distance(*word, sub->get_name());
+    if (distance == 0) return {};
+    if (distance >= best_distance) continue;
+    best_distance = distance;
+    best = sub->get_name();
+  }
+  return invalid_argument(
+      "unknown command '" + *word + "'" +
+      (best.empty() ? "; `sgactor --help` lists them" : "; did you mean " + best + "?"));
+}
+
+int report(const Status& status) {
+  const int code = exit_code(status);
+  // A wrong command needs no source position; a failure inside does.
+  const std::string text = code == kExitFailed ? status.to_string() : status.message();
+  std::cout.flush();
+  std::fprintf(stderr, "sgactor: %s\n", text.c_str());
+  return code;
+}
+
+Status parse_words(CLI::App& app, std::vector<std::string> args) {
+  std::reverse(args.begin(), args.end());  // CLI11 takes them from the back
+  try {
+    app.parse(args);
+  } catch (const CLI::CallForHelp&) {
+    throw;
+  } catch (const CLI::CallForAllHelp&) {
+    throw;
+  } catch (const CLI::ParseError& error) {
+    std::string message = error.what();
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    return invalid_argument(message);
+  }
+  return {};
+}
+
+}  // namespace
+
+int exit_code(const Status& status) {
+  if (status.ok()) return kExitDone;
+  switch (status.code()) {
+    case Code::kInvalidArgument:
+    case Code::kCorruption:
+      return kExitUsage;
+    case Code::kUnsupported:
+      return status.scope() >= Scope::kDevice ? kExitNoDevice : kExitUsage;
+    case Code::kOutOfMemory:
+      return kExitNoDevice;
+    default:
+      return kExitFailed;
+  }
+}
+
+log::Level log_level(std::string_view name) {
+  if (name == "trace") return log::Level::kTrace;
+  if (name == "debug") return log::Level::kDebug;
+  if (name == "warn") return log::Level::kWarn;
+  if (name == "error") return log::Level::kError;
+  return name == "off" ? log::Level::kOff : log::Level::kInfo;
+}
+
+Result<std::vector<JobOverride>> split_overrides(std::vector<std::string>& args) {
+  std::vector<JobOverride> overrides;
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    if (!is_override(arg)) {
+      rest.push_back(arg);
+      continue;
+    }
+    const size_t equals = arg.find('=');
+    if (equals != std::string::npos) {
+      overrides.push_back({arg.substr(2, equals - 2), arg.substr(equals + 1)});
+    } else if (i + 1 < args.size() && !args[i + 1].starts_with("--")) {
+      overrides.push_back({arg.substr(2), args[++i]});
+    } else {
+      return invalid_argument(arg + ": expected a value, as in " + arg + "=VALUE");
+    }
+  }
+  args = std::move(rest);
+  return overrides;
+}
+
+std::string version_text(const kernels::BackendTable& backends) {
+  std::string text = "sgactor " + std::string(kVersion) + "\nbackends:\n";
+  for (const kernels::BackendEntry& entry : backends.entries()) {
+    std::string what = entry.unavailable;
+    if (entry.create) {
+      auto backend = entry.create({});
+      what = backend.ok() ? (*backend)->info().description : backend.status().message();
+    }
+    text += fmt::format("  {:<10} {}\n", entry.name + ":", what);
+  }
+  return text;
+}
+
+int run_program(const kernels::BackendTable& backends, std::vector<std::string> args) {
+  log::init({});
+  CommandLine line;
+  line.backends = &backends;
+  auto overrides = split_overrides(args);
+  if (!overrides.ok()) return report(overrides.status());
+  line.overrides = std::move(*overrides);
+
+  CLI::App app("sgactor trains transformer models as a static dataflow graph that actors execute.",
+               "sgactor");
+  app.footer(
+      "Keys of a job file are overridden by --section.key=value; `sgactor init` lists them.");
+  bool version = false;
+  app.add_flag("--version", version, "version, backends found, and why another is missing");
+  add_init(app, line);
+  add_train(app, line);
+  add_generate(app, line);
+  add_plan(app, line);
+  add_ckpt(app, line);
+  add_bench(app, line);
+
+  if (Status s = check_command(app, args); !s.ok()) return report(s);
+  try {
+    if (Status s = parse_words(app, args); !s.ok()) return report(s);
+  } catch (const CLI::ParseError& help) {
+    return app.exit(help);  // --help: prints it and is 0
+  }
+  if (version) {
+    std::cout << version_text(backends);
+    return kExitDone;
+  }
+  if (!line.action) {
+    std::cerr << app.help();
+    return kExitUsage;
+  }
+  const Result<int> code = line.action();
+  std::cout.flush();
+  return code.ok() ? *code : report(code.status());
+}
+
+}  // namespace sgactor::apps

@@ -1,0 +1,64 @@
+// Rules between keys, and what this build can run.
+#include "apps/sgactor/job_spec.h"
+
+#include <fmt/format.h>
+
+namespace sgactor::apps {
+
+Status check_combinations(const JobSpec& job) {
+  const auto bad = [&](std::string_view key, const std::string& what) {
+    return invalid_argument(job.at(key) + ": " + what);
+  };
+  if (job.model.preset.empty() && job.model.hf.empty())
+    return bad("model.preset", "expected a preset, or model.hf with a Hugging Face directory");
+  if (!job.model.preset.empty() && !job.model.hf.empty())
+    return bad("model.hf", "give model.preset or model.hf, not both");
+  if (job.data.kind != "mock" && job.data.path.empty())
+    return bad("data.path", "expected a path, because data.kind is \"" + job.data.kind + "\"");
+  if (job.data.tokenizer.empty()) return bad("data.tokenizer", "expected \"bytes\" or a file");
+  const int64_t ranks = job.logical_ranks();
+  const int64_t unit = job.training.micro_batch_size * ranks;
+  if (job.training.global_batch_size % unit != 0) {
+    return bad("training.global_batch_size",
+               fmt::format("{} does not divide by training.micro_batch_size {} times {} "
+                           "data-parallel rank{}; expected a multiple of {}",
+                           job.training.global_batch_size, job.training.micro_batch_size, ranks,
+                           ranks == 1 ? "" : "s", unit));
+  }
+  if (ranks % job.parallelism.data_parallel_degree != 0) {
+    return bad("parallelism.logical_data_parallel",
+               fmt::format("expected a multiple of parallelism.data_parallel_degree {}, got {}",
+                           job.parallelism.data_parallel_degree, ranks));
+  }
+  if (job.optimizer.min_lr > job.optimizer.lr) {
+    return bad("optimizer.min_lr", fmt::format("expected at most optimizer.lr {}, got {}",
+                                               job.optimizer.lr, job.optimizer.min_lr));
+  }
+  if (job.training.validation_interval > 0 && job.data.validation_fraction <= 0)
+    return bad("training.validation_interval", "needs data.validation_fraction above 0");
+  return {};
+}
+
+Status check_supported(const JobSpec& job) {
+  const auto lacks = [&](std::string_view key, const std::string& what) {
+    return unsupported(job.at(key) + ": " + what);
+  };
+  const JobSpec::Parallelism& p = job.parallelism;
+  const std::string one = "this build runs one worker; expected 1";
+  if (p.data_parallel_degree != 1) return lacks("parallelism.data_parallel_degree", one);
+  if (p.tensor_parallel_degree != 1) return lacks("parallelism.tensor_parallel_degree", one);
+  if (p.pipeline_parallel_degree != 1) return lacks("parallelism.pipeline_parallel_degree", one);
+  if (job.logical_ranks() != 1)
+    return lacks("parallelism.logical_data_parallel", "this build runs one rank; expected 0 or 1");
+  if (p.zero_stage != 0)
+    return lacks("parallelism.zero_stage", "this build does not shard state; expected 0");
+  if (job.training.dtype != "f32")
+    return lacks("training.dtype", "this build computes in \"f32\" only");
+  if (job.resilience.mode != "off")
+    return lacks("resilience.mode", "one worker has no replica or mirror; expected \"off\"");
+  if (!job.plugins.libraries.empty())
+    return lacks("plugins.libraries", "this build loads no plug-ins; expected []");
+  return {};
+}
+
+}  // namespace sgactor::apps

@@ -1,0 +1,342 @@
+#include "apps/sgactor/job_keys.h"
+
+#include "graph/base/units.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace sgactor::apps {
+namespace {
+
+constexpr double kHuge = 1e15;
+
+constexpr KeyLimits any() { return {}; }
+constexpr KeyLimits path() {
+  KeyLimits l;
+  l.is_path = true;
+  return l;
+}
+constexpr KeyLimits one_of(std::string_view choices) {
+  KeyLimits l;
+  l.choices = choices;
+  return l;
+}
+constexpr KeyLimits range(double low, double high) {
+  KeyLimits l;
+  l.ranged = true;
+  l.low = low;
+  l.high = high;
+  return l;
+}
+constexpr KeyLimits at_least(double low) { return range(low, kHuge); }
+constexpr KeyLimits above(double low) {
+  KeyLimits l = range(low, kHuge);
+  l.low_open = true;
+  return l;
+}
+/// low <= x < high
+constexpr KeyLimits below(double low, double high) {
+  KeyLimits l = range(low, high);
+  l.high_open = true;
+  return l;
+}
+
+#define SGA_FIELD(member) [](JobSpec& job) -> KeyField { return &job.member; }
+
+constexpr JobSection kSections[] = {
+    {"model", "What is trained. Give `preset` or `hf`."},
+    {"data", "Where tokens come from."},
+    {"training", "How long and how much at a time."},
+    {"optimizer", "AdamW with decoupled decay, linear warm-up, cosine to min_lr."},
+    {"parallelism", "The mesh of logical ranks."},
+    {"resilience", "What protects the state between checkpoints."},
+    {"checkpoint", "Checkpoints lie in the run directory, below ckpt/."},
+    {"compile", "The graph compiler."},
+    {"log", "What a run shows and records."},
+    {"plugins", "Reserved for strategies in shared libraries."},
+};
+
+// The whole job file. Types follow from the fields, defaults from JobSpec's initialisers.
+constexpr JobKey kKeys[] = {
+    {"model", "preset", SGA_FIELD(model.preset), any(),
+     "llama-tiny, llama-15m, llama-125m, llama-1b, llama-8b or llama-70b"},
+    {"model", "hf", SGA_FIELD(model.hf), path(),
+     "instead of a preset: a Hugging Face directory or its config.json"},
+    {"model", "vocab_size", SGA_FIELD(model.vocab_size), range(0, 1 << 24),
+     "replaces the model's vocabulary size; 0 keeps it"},
+    {"model", "weights", SGA_FIELD(model.weights), path(),
+     "start from these weights: a Hugging Face directory, a run or a checkpoint"},
+    {"data", "kind", SGA_FIELD(data.kind), one_of("text|megatron|mock"),
+     "text: a file of text; megatron: .bin and .idx; mock: made-up tokens, needs no file"},
+    {"data", "path", SGA_FIELD(data.path), path(),
+     "the text file, or the common prefix of .bin and .idx; relative to this file"},
+    {"data", "tokenizer", SGA_FIELD(data.tokenizer), path(),
+     "\"bytes\", a SentencePiece .model or a Hugging Face tokenizer.json"},
+    {"data", "mock_tokens", SGA_FIELD(data.mock_tokens), at_least(2), "length of mock data"},
+    {"data", "validation_fraction", SGA_FIELD(data.validation_fraction), below(0, 1),
+     "this last part of the data is held out for validation"},
+    {"data", "shuffle", SGA_FIELD(data.shuffle), any(),
+     "each epoch is one permutation of all windows, given by the seed; false: in order"},
+    {"training", "steps", SGA_FIELD(training.steps), at_least(1), "optimizer steps"},
+    {"training", "seq_len", SGA_FIELD(training.seq_len), range(1, 1 << 24), "tokens a sequence"},
+    {"training", "micro_batch_size", SGA_FIELD(training.micro_batch_size), range(1, 1 << 20),
+     "sequences in one forward and backward pass of one logical rank"},
+    {"training", "global_batch_size", SGA_FIELD(training.global_batch_size), range(1, 1 << 24),
+     "sequences a step; a multiple of micro_batch_size times the data-parallel ranks"},
+    {"training", "seed", SGA_FIELD(training.seed), at_least(0),
+     "of initial weights and of the order of the data"},
+    {"training", "dtype", SGA_FIELD(training.dtype), one_of("f32|bf16|fp8"),
+     "arithmetic of the matmuls"},
+    {"training", "validation_interval", SGA_FIELD(training.validation_interval), at_least(0),
+     "steps between validations; 0: none"},
+    {"training", "validation_batches", SGA_FIELD(training.validation_batches), range(1, 1 << 20),
+     "micro-batches of a validation, the same ones each time"},
+    {"optimizer", "name", SGA_FIELD(optimizer.name), one_of("adamw"), "the update rule"},
+    {"optimizer", "lr", SGA_FIELD(optimizer.lr), above(0), "highest learning rate"},
+    {"optimizer", "min_lr", SGA_FIELD(optimizer.min_lr), at_least(0),
+     "learning rate at the end of the cosine"},
+    {"optimizer", "warmup_steps", SGA_FIELD(optimizer.warmup_steps), at_least(0),
+     "steps of linear warm-up"},
+    {"optimizer", "decay_steps", SGA_FIELD(optimizer.decay_steps), at_least(0),
+     "step at which the cosine reaches min_lr; 0: training.steps"},
+    {"optimizer", "beta1", SGA_FIELD(optimizer.beta1), below(0, 1), "decay of the first moment"},
+    {"optimizer", "beta2", SGA_FIELD(optimizer.beta2), below(0, 1), "decay of the second moment"},
+    {"optimizer", "eps", SGA_FIELD(optimizer.eps), above(0), "added to the root"},
+    {"optimizer", "weight_decay", SGA_FIELD(optimizer.weight_decay), at_least(0),
+     "decoupled decay of matrices"},
+    {"optimizer", "max_grad_norm", SGA_FIELD(optimizer.max_grad_norm), at_least(0),
+     "clips the global gradient norm; 0: no clipping"},
+    {"parallelism", "data_parallel_degree", SGA_FIELD(parallelism.data_parallel_degree),
+     range(1, 65536), "workers that hold a copy each"},
+    {"parallelism", "tensor_parallel_degree", SGA_FIELD(parallelism.tensor_parallel_degree),
+     range(1, 4096), "workers that share each matrix"},
+    {"parallelism", "pipeline_parallel_degree", SGA_FIELD(parallelism.pipeline_parallel_degree),
+     range(1, 4096), "stages of layers"},
+    {"parallelism", "zero_stage", SGA_FIELD(parallelism.zero_stage), range(0, 3),
+     "shards optimizer state (1), gradients (2), parameters (3) over the data-parallel ranks"},
+    {"parallelism", "logical_data_parallel", SGA_FIELD(parallelism.logical_data_parallel),
+     range(0, 65536), "logical data-parallel ranks, which fix the bits; 0: data_parallel_degree"},
+    {"parallelism", "reduction", SGA_FIELD(parallelism.reduction), one_of("exact|fast"),
+     "exact: a fixed tree over logical ranks; fast: the library's order"},
+    {"parallelism", "schedule", SGA_FIELD(parallelism.schedule), one_of("1f1b|interleaved"),
+     "order of micro-batches in a pipeline"},
+    {"resilience", "mode", SGA_FIELD(resilience.mode), one_of("off|replicas|mirror"),
+     "where the state of a lost worker comes from"},
+    {"resilience", "orphan_timeout", SGA_FIELD(resilience.orphan_timeout), above(0),
+     "seconds that a worker waits for a lost coordinator"},
+    {"resilience", "allow_inexact", SGA_FIELD(resilience.allow_inexact), any(),
+     "a worker with other arithmetic may take over a rank"},
+    {"checkpoint", "interval", SGA_FIELD(checkpoint.interval), at_least(0),
+     "steps between checkpoints; 0: only at the end"},
+    {"checkpoint", "keep", SGA_FIELD(checkpoint.keep), at_least(0),
+     "newest checkpoints that stay; 0: all"},
+    {"checkpoint", "export_hf", SGA_FIELD(checkpoint.export_hf), any(),
+     "also write the final weights as a Hugging Face directory, hf/ in the run directory"},
+    {"compile", "fuse", SGA_FIELD(compile.fuse), any(),
+     "fused ops: attention, norms, SwiGLU, AdamW"},
+    {"compile", "disable_passes", SGA_FIELD(compile.disable_passes), any(),
+     "passes or fusions to leave out, by the names that `sgactor plan` prints"},
+    {"log", "interval", SGA_FIELD(log.interval), at_least(1),
+     "steps between progress lines; metrics.jsonl has every step"},
+    {"log", "trace_steps", SGA_FIELD(log.trace_steps), range(0, 10000),
+     "write a Chrome trace of this many first steps; 0: none"},
+    {"log", "level", SGA_FIELD(log.level), one_of("trace|debug|info|warn|error|off"),
+     "of messages on standard error"},
+    {"log", "sample_prompt", SGA_FIELD(log.sample_prompt), any(),
+     "start of the text that is sampled at the end"},
+    {"log", "sample_tokens", SGA_FIELD(log.sample_tokens), range(0, 1 << 20),
+     "length of the sampled continuation at the end; 0: none"},
+    {"plugins", "libraries", SGA_FIELD(plugins.libraries), any(), "shared libraries to load"},
+};
+#undef SGA_FIELD
+
+template <class... F>
+struct Overload : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overload(F...) -> Overload<F...>;
+
+std::string toml_string(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\u{:04X}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+/// Shortest text that reads back to the same double and that TOML takes for a float.
+std::string toml_float(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string join_choices(std::string_view choices) {
+  std::string out;
+  for (const char c : choices) out += c == '|' ? std::string(", ") : std::string(1, c);
+  return out;
+}
+
+bool is_choice(std::string_view choices, std::string_view value) {
+  while (true) {
+    const size_t bar = choices.find('|');
+    if (choices.substr(0, bar) == value) return true;
+    if (bar == std::string_view::npos) return false;
+    choices.remove_prefix(bar + 1);
+  }
+}
+
+std::string bound(double value, bool integer) {
+  return integer ? fmt::format("{:.0f}", value) : fmt::format("{}", value);
+}
+
+bool in_range(const KeyLimits& limits, double value) {
+  if (!std::isfinite(value)) return false;
+  if (!limits.ranged) return true;
+  if (limits.low_open ? value <= limits.low : value < limits.low) return false;
+  return limits.high_open ? value < limits.high : value <= limits.high;
+}
+
+template <class T>
+bool parse_whole(std::string_view text, T* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+Status wrong(const JobKey& key, std::string_view got) {
+  return invalid_argument("expected " + expectation(key) + ", got " + std::string(got));
+}
+
+}  // namespace
+
+std::span<const JobKey> job_keys() { return kKeys; }
+std::span<const JobSection> job_sections() { return kSections; }
+
+const JobKey* find_job_key(std::string_view full_name) {
+  for (const JobKey& key : kKeys) {
+    if (key.full_name() == full_name) return &key;
+  }
+  return nullptr;
+}
+
+std::string nearest_key_hint(std::string_view full_name) {
+  const size_t dot = full_name.find('.');
+  const std::string_view section = dot == std::string_view::npos ? "" : full_name.substr(0, dot);
+  const std::string_view name =
+      dot == std::string_view::npos ? full_name : full_name.substr(dot + 1);
+  const JobKey* best = nullptr;
+  int best_cost = 0;
+  for (const JobKey& key : kKeys) {
+    // The same word in another section beats a near word in this one: sections are easy to confuse.
+    const int name_cost = edit_distance(name, key.name);
+    const int section_cost = std::min(edit_distance(section, key.section), 2);
+    const int cost = 4 * name_cost + section_cost;
+    if (name_cost > std::max<int>(2, static_cast<int>(key.name.size()) / 3)) continue;
+    if (best == nullptr || cost < best_cost) {
+      best = &key;
+      best_cost = cost;
+    }
+  }
+  return best == nullptr ? "" : "; did you mean " + best->full_name() + "?";
+}
+
+std::string expectation(const JobKey& key) {
+  JobSpec job;
+  const KeyField field = key.field(job);
+  if (std::holds_alternative<bool*>(field)) return "true or false";
+  if (std::holds_alternative<std::vector<std::string>*>(field)) return "a list of strings";
+  if (std::holds_alternative<std::string*>(field)) {
+    return key.limits.choices.empty() ? "a string" : "one of " + join_choices(key.limits.choices);
+  }
+  const bool integer = std::holds_alternative<int64_t*>(field);
+  std::string text = integer ? "an integer" : "a number";
+  const KeyLimits& l = key.limits;
+  if (!l.ranged) return text;
+  const bool bounded = l.high < kHuge;
+  if (l.low_open) {
+    text += " above " + bound(l.low, integer);
+  } else {
+    text += (bounded ? " from " : " of at least ") + bound(l.low, integer);
+  }
+  if (bounded) text += (l.high_open ? " to below " : " to ") + bound(l.high, integer);
+  return text;
+}
+
+Status check_limits(const JobKey& key, JobSpec& job) {
+  return std::visit(
+      Overload{[&](int64_t* v) {
+                 return in_range(key.limits, static_cast<double>(*v))
+                            ? Status()
+                            : wrong(key, std::to_string(*v));
+               },
+               [&](double* v) {
+                 return in_range(key.limits, *v) ? Status() : wrong(key, fmt::format("{}", *v));
+               },
+               [&](std::string* v) {
+                 return key.limits.choices.empty() || is_choice(key.limits.choices, *v)
+                            ? Status()
+                            : wrong(key, toml_string(*v));
+               },
+               [](auto*) { return Status(); }},
+      key.field(job));
+}
+
+Status set_from_text(const JobKey& key, JobSpec& job, std::string_view text) {
+  const std::string quoted = toml_string(text);
+  SGA_TRY(std::visit(
+      Overload{[&](int64_t* v) { return parse_whole(text, v) ? Status() : wrong(key, quoted); },
+               [&](double* v) { return parse_whole(text, v) ? Status() : wrong(key, quoted); },
+               [&](bool* v) {
+                 if (text != "true" && text != "false") return wrong(key, quoted);
+                 *v = text == "true";
+                 return Status();
+               },
+               [&](std::string* v) {
+                 *v = text;
+                 return Status();
+               },
+               [&](std::vector<std::string>* v) {
+                 v->clear();
+                 for (std::string_view rest = text; !rest.empty();) {
+                   const size_t comma = rest.find(',');
+                   if (comma != 0) v->emplace_back(rest.substr(0, comma));
+                   rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
+                 }
+                 return Status();
+               }},
+      key.field(job)));
+  return check_limits(key, job);
+}
+
+std::string value_as_toml(const JobKey& key, const JobSpec& job) {
+  // The table hands out writable fields; here they are only read.
+  return std::visit(Overload{[](const int64_t* v) { return std::to_string(*v); },
+                             [](const double* v) { return toml_float(*v); },
+                             [](const bool* v) { return std::string(*v ? "true" : "false"); },
+                             [](const std::string* v) { return toml_string(*v); },
+                             [](const std::vector<std::string>* v) {
+                               std::string out = "[";
+                               for (size_t i = 0; i < v->size(); ++i)
+                                 out += (i > 0 ? ", " : "") + toml_string((*v)[i]);
+                               return out + "]";
+                             }},
+                    key.field(const_cast<JobSpec&>(job)));
+}
+
+}  // namespace sgactor::apps

@@ -1,0 +1,207 @@
+#include "apps/sgactor/job_spec.h"
+
+#include "apps/sgactor/job_keys.h"
+#include "graph/base/units.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace sgactor::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string place(const std::string& file, const toml::source_region& source) {
+  return file + ":" + std::to_string(source.begin.line);
+}
+
+std::string type_text(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::string:
+      return "the string \"" + std::string(*node.value<std::string_view>()) + "\"";
+    case toml::node_type::integer:
+      return "the integer " + std::to_string(*node.value<int64_t>());
+    case toml::node_type::floating_point:
+      return "the number " + fmt::format("{}", *node.value<double>());
+    case toml::node_type::boolean:
+      return *node.value<bool>() ? "true" : "false";
+    case toml::node_type::table:
+      return "a table";
+    case toml::node_type::array:
+      return "a list";
+    default:
+      return "a date or time";
+  }
+}
+
+/// Stores `node` in the key's field if the types agree. An integer is a number too.
+bool store(const toml::node& node, const JobKey& key, JobSpec& job) {
+  const KeyField field = key.field(job);
+  if (auto* const* text = std::get_if<std::string*>(&field)) {
+    if (!node.is_string()) return false;
+    **text = *node.value<std::string>();
+  } else if (auto* const* integer = std::get_if<int64_t*>(&field)) {
+    if (!node.is_integer()) return false;
+    **integer = *node.value<int64_t>();
+  } else if (auto* const* number = std::get_if<double*>(&field)) {
+    if (!node.is_number()) return false;
+    **number = *node.value<double>();
+  } else if (auto* const* flag = std::get_if<bool*>(&field)) {
+    if (!node.is_boolean()) return false;
+    **flag = *node.value<bool>();
+  } else if (auto* const* list = std::get_if<std::vector<std::string>*>(&field)) {
+    const toml::array* array = node.as_array();
+    if (array == nullptr) return false;
+    (*list)->clear();
+    for (const toml::node& element : *array) {
+      if (!element.is_string()) return false;
+      (*list)->push_back(*element.value<std::string>());
+    }
+  }
+  return true;
+}
+
+std::string section_hint(std::string_view name) {
+  for (const JobSection& section : job_sections()) {
+    if (edit_distance(name, section.name) <= 3)
+      return "; did you mean [" + std::string(section.name) + "]?";
+  }
+  return "";
+}
+
+Status read_section(const std::string& file, std::string_view section, const toml::table& table,
+                    JobSpec& job) {
+  for (const auto& [name, node] : table) {
+    const std::string full = std::string(section) + "." + std::string(name);
+    const std::string where = place(file, node.source());
+    const JobKey* key = find_job_key(full);
+    if (key == nullptr)
+      return invalid_argument(where + ": " + full + ": unknown key" + nearest_key_hint(full));
+    if (!store(node, *key, job)) {
+      return invalid_argument(where + ": " + full + ": expected " + expectation(*key) + ", got " +
+                              type_text(node));
+    }
+    job.places[full] = where;
+    if (Status s = check_limits(*key, job); !s.ok()) return s.with_context(where + ": " + full);
+  }
+  return {};
+}
+
+Status read_tables(const std::string& file, const toml::table& root, JobSpec& job) {
+  for (const auto& [name, node] : root) {
+    const std::string where = place(file, node.source());
+    const toml::table* table = node.as_table();
+    const bool known = std::any_of(job_sections().begin(), job_sections().end(),
+                                   [&](const JobSection& s) { return s.name == name.str(); });
+    if (known && table != nullptr) {
+      SGA_TRY(read_section(file, name.str(), *table, job));
+    } else if (table != nullptr) {
+      return invalid_argument(where + ": [" + std::string(name) + "]: unknown section" +
+                              section_hint(name.str()));
+    } else if (known) {
+      return invalid_argument(where + ": " + std::string(name) + ": expected a section, got " +
+                              type_text(node));
+    } else {
+      return invalid_argument(where + ": " + std::string(name) +
+                              ": a key must stand below its [section]" +
+                              nearest_key_hint(name.str()));
+    }
+  }
+  return {};
+}
+
+Status parse_file_text(std::string_view text, const std::string& file, JobSpec& job) {
+  try {
+    const toml::table root = toml::parse(text, file);
+    return read_tables(file, root, job);
+  } catch (const toml::parse_error& error) {
+    return invalid_argument(place(file, error.source()) +
+                            ": not TOML: " + std::string(error.description()));
+  }
+}
+
+Status apply_override(const JobOverride& o, JobSpec& job) {
+  const std::string where = "--" + o.key + "=" + o.value;
+  const JobKey* key = find_job_key(o.key);
+  if (key == nullptr)
+    return invalid_argument(where + ": " + o.key + ": unknown key" + nearest_key_hint(o.key));
+  if (Status s = set_from_text(*key, job, o.value); !s.ok())
+    return s.with_context(where + ": " + o.key);
+  job.places[o.key] = where;
+  return {};
+}
+
+void resolve_paths(const fs::path& job_dir, JobSpec& job) {
+  for (const JobKey& key : job_keys()) {
+    if (!key.limits.is_path) continue;
+    std::string& value = *std::get<std::string*>(key.field(job));
+    const bool is_name = key.full_name() == "data.tokenizer" && value == "bytes";
+    if (value.empty() || is_name || fs::path(value).is_absolute()) continue;
+    std::error_code error;
+    // A Megatron path is a prefix: its .idx is what exists.
+    const fs::path beside = job_dir / value;
+    const bool here = fs::exists(beside, error) || fs::exists(beside.string() + ".idx", error);
+    const fs::path chosen = here ? beside : fs::path(value);
+    const fs::path absolute = fs::absolute(chosen, error);
+    value = (error ? chosen : absolute).lexically_normal().string();
+  }
+}
+
+}  // namespace
+
+std::string JobSpec::at(std::string_view key) const {
+  const auto it = places.find(std::string(key));
+  const std::string where = it != places.end() ? it->second : file.empty() ? "job" : file;
+  return where + ": " + std::string(key);
+}
+
+Result<JobSpec> parse_job(std::string_view toml, const std::string& file,
+                          const std::vector<JobOverride>& overrides) {
+  JobSpec job;
+  job.file = file;
+  job.name = fs::path(file).stem().string();
+  SGA_TRY(parse_file_text(toml, file, job));
+  for (const JobOverride& o : overrides) SGA_TRY(apply_override(o, job));
+  SGA_TRY(check_combinations(job));
+  resolve_paths(fs::path(file).parent_path(), job);
+  return job;
+}
+
+Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides) {
+  std::error_code error;
+  if (fs::is_directory(path, error))
+    return invalid_argument(path + ": expected a job file, got a directory");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return invalid_argument(path + ": cannot read the job file: " + std::strerror(errno));
+  std::ostringstream text;
+  text << in.rdbuf();
+  return parse_job(text.str(), path, overrides);
+}
+
+std::string write_job(const JobSpec& job, bool comments) {
+  std::string out;
+  const JobSpec defaults;
+  for (const JobSection& section : job_sections()) {
+    if (!out.empty()) out += "\n";
+    out += "[" + std::string(section.name) + "]";
+    out += comments ? "  # " + std::string(section.help) + "\n" : "\n";
+    for (const JobKey& key : job_keys()) {
+      if (key.section != section.name) continue;
+      if (comments) {
+        out += "# " + std::string(key.help) + "\n#   " + expectation(key) + "; default " +
+               value_as_toml(key, defaults) + "\n";
+      }
+      out += std::string(key.name) + " = " + value_as_toml(key, job) + "\n";
+    }
+  }
+  return out;
+}
+
+}  // namespace sgactor::apps

@@ -1,0 +1,135 @@
+// sgactor plan: what would run, and why. Compiles, allocates nothing, needs no device.
+#include "apps/sgactor/command_line.h"
+#include "apps/sgactor/training_setup.h"
+#include "graph/base/hash.h"
+#include "graph/base/units.h"
+#include "graph/ir/text.h"
+#include "graph/plan/serial.h"
+#include "transport/storage/run_files.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <iostream>
+#include <memory>
+
+namespace sgactor::apps {
+namespace {
+
+struct PlanOptions {
+  std::string job;
+  std::string dump_dir;
+  bool json = false;
+  bool passes = false;
+};
+
+std::string plan_json(const graph::Plan& plan) {
+  const graph::MemoryStats& m = plan.memory;
+  nlohmann::ordered_json out;
+  out["params"] = plan.num_parameters;
+  out["flops_per_token"] = plan.flops_per_token;
+  out["ops"] = {{"before", plan.ops_before}, {"after", plan.ops_after}};
+  out["memory"] = {{"naive_bytes", m.naive_bytes},
+                   {"planned_bytes", m.planned_bytes},
+                   {"lower_bound_bytes", m.lower_bound_bytes},
+                   {"activation_peak_bytes", m.activation_peak_bytes}};
+  out["compile_ms"] = plan.compile_ms;
+  out["schema_hash"] = hex64(plan.schema_hash);
+  return out.dump();
+}
+
+void memory_row(const char* name, int64_t bytes) {
+  std::cout << fmt::format("  {:<28}{:>12}\n", name, format_bytes(bytes));
+}
+
+void print_summary(const JobSpec& job, const CompiledJob& c) {
+  const graph::Plan& plan = c.compiled.plan;
+  const graph::MemoryStats& m = plan.memory;
+  const auto tokens = static_cast<double>(job.training.global_batch_size * job.training.seq_len);
+  std::cout << fmt::format("model       {}\n",
+                           job.model.hf.empty() ? job.model.preset : job.model.hf);
+  std::cout << fmt::format("parameters  {} ({})\n",
+                           format_count(static_cast<double>(plan.num_parameters)),
+                           plan.num_parameters);
+  std::cout << fmt::format(
+      "FLOPs       {} a token (6 N of the matrices, and causal attention at half), {} a step\n",
+      format_count(plan.flops_per_token), format_count(plan.flops_per_token * tokens));
+  std::cout << fmt::format("step        {} tokens: {} micro-batches of {} x {}\n",
+                           static_cast<int64_t>(tokens), job.num_micro_batches(),
+                           job.training.micro_batch_size, job.training.seq_len);
+  std::cout << fmt::format("ops         {} before fusion, {} after\n", plan.ops_before,
+                           plan.ops_after);
+  for (const graph::FusionReport& f : c.compiled.fusions) {
+    if (f.count > 0) std::cout << fmt::format("  {:<28}{:>12}\n", f.pattern, f.count);
+  }
+  std::cout << "memory\n";
+  memory_row("parameters", m.parameter_bytes);
+  memory_row("moments", m.moment_bytes);
+  memory_row("gradient accumulators", m.accumulator_bytes);
+  memory_row("activations, workspaces", m.activation_peak_bytes);
+  memory_row("planned, all", m.planned_bytes);
+  memory_row("lower bound", m.lower_bound_bytes);
+  memory_row("without reuse", m.naive_bytes);
+  std::cout << fmt::format("compiled    in {}, schema_hash {}\n",
+                           format_seconds(plan.compile_ms * 1e-3), hex64(plan.schema_hash));
+}
+
+void print_passes(const graph::Compiled& compiled) {
+  std::cout << "passes\n";
+  for (const graph::PassRecord& pass : compiled.passes) {
+    std::cout << fmt::format("  {:<24}{:>9}  {:>6} -> {:<6} ops  {}\n", pass.name,
+                             format_seconds(pass.ms * 1e-3), pass.ops_before, pass.ops_after,
+                             pass.note);
+  }
+  std::cout << graph::print_plan(compiled.plan);
+}
+
+/// Writes "03-fuse_ops.training.sgir" and "….update.sgir" after each pass.
+struct Dumper {
+  std::string dir;
+  int number = 0;
+  Status status;
+
+  void operator()(const std::string& pass, const graph::Graph& training,
+                  const graph::Graph& update) {
+    const std::string stem = fmt::format("{}/{:02}-{}", dir, number++, pass);
+    for (const auto& [kind, graph] : {std::pair{"training", &training}, {"update", &update}}) {
+      if (!status.ok() || graph->ops().empty()) continue;
+      status = transport::write_file_atomic(stem + "." + kind + ".sgir", print_graph(*graph));
+    }
+  }
+};
+
+Result<int> plan(const CommandLine& line, const PlanOptions& options) {
+  SGA_ASSIGN(const JobSpec job, load_job(options.job, line.overrides));
+  Dumper dumper{options.dump_dir};
+  decltype(graph::CompileOptions::dump) dump;
+  if (!options.dump_dir.empty()) {
+    SGA_TRY(transport::make_dirs(options.dump_dir));
+    dump = std::ref(dumper);
+  }
+  SGA_ASSIGN(const CompiledJob c, compile_job(job, graph::StorageModel::kNative, dump));
+  SGA_TRY(dumper.status);
+  if (options.json) {
+    std::cout << plan_json(c.compiled.plan) << "\n";
+    return kExitDone;
+  }
+  print_summary(job, c);
+  if (options.passes) print_passes(c.compiled);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, CommandLine& line) {
+  CLI::App* sub = app.add_subcommand("plan", "show what a job would run, without a device");
+  auto options = std::make_shared<PlanOptions>();
+  sub->add_option("job", options->job, "job file")->required();
+  sub->add_option("--dump-ir", options->dump_dir, "write both graphs after each pass to DIR");
+  sub->add_flag("--json", options->json, "one JSON object");
+  sub->add_flag("--passes", options->passes, "also passes, subgraphs and launch order");
+  sub->callback(
+      [&line, options] { line.action = [&line, options] { return plan(line, *options); }; });
+}
+
+}  // namespace sgactor::apps

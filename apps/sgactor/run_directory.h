@@ -1,0 +1,36 @@
+#pragma once
+#include "graph/base/status.h"
+
+#include <cstdint>
+#include <string>
+
+namespace sgactor::apps {
+
+/// Where a run keeps what: job.resolved.toml, metrics.jsonl, validation.jsonl, audit.jsonl, trace/,
+/// ckpt/, report.json. Names only; the functions below do the work.
+struct RunDirectory {
+  std::string path;
+  [[nodiscard]] std::string job() const { return path + "/job.resolved.toml"; }
+  [[nodiscard]] std::string metrics() const { return path + "/metrics.jsonl"; }
+  [[nodiscard]] std::string validation() const { return path + "/validation.jsonl"; }
+  [[nodiscard]] std::string audit() const { return path + "/audit.jsonl"; }
+  [[nodiscard]] std::string trace() const { return path + "/trace/rank0_trace.json.gz"; }
+  [[nodiscard]] std::string checkpoints() const { return path + "/ckpt"; }
+  [[nodiscard]] std::string report() const { return path + "/report.json"; }
+  [[nodiscard]] std::string hf_export() const { return path + "/hf"; }
+};
+
+/// "runs/<name>-20250131-235959", made free by "-2", "-3" … if it exists. `unix_time` is shown in
+/// local time.
+std::string default_run_path(const std::string& name, int64_t unix_time);
+/// Errors: kInvalidArgument if `path` exists and is not an empty directory. Touches nothing.
+Status check_new_run(const std::string& path);
+/// Makes the directory with ckpt/ and trace/ inside. Errors: kInvalidArgument with errno's text.
+Status create_run(const RunDirectory& run);
+/// Cuts a JSON-lines file back to the lines whose "step" is at most `last_step`; an unfinished or
+/// malformed last line goes too. Atomic (rename). A missing file is fine. Returns the number of
+/// lines dropped. Errors: kCorruption naming file and line if a line before the last is no JSON
+/// object with a step.
+Result<int64_t> truncate_steps(const std::string& file, int64_t last_step);
+
+}  // namespace sgactor::apps

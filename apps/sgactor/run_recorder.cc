@@ -1,0 +1,144 @@
+#include "apps/sgactor/run_recorder.h"
+
+#include "graph/base/hash.h"
+#include "graph/base/log.h"
+#include "graph/base/units.h"
+
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace sgactor::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string float_bits(float value) {
+  return fmt::format("{:08x}", std::bit_cast<uint32_t>(value));
+}
+
+double tokens_per_second(const actors::StepReport& r) {
+  return r.step_ms > 0 ? static_cast<double>(r.tokens) / (r.step_ms * 1e-3) : 0;
+}
+
+Status open_append(std::ofstream& out, const std::string& file) {
+  out.open(file, std::ios::binary | std::ios::app);
+  if (out) return {};
+  return make_status(Code::kInternal, file + ": cannot write: " + std::strerror(errno));
+}
+
+}  // namespace
+
+std::string metrics_line(const actors::StepReport& r, double flops_per_token,
+                         int64_t memory_bytes) {
+  const double rate = tokens_per_second(r);
+  Json line;
+  line["step"] = r.step;
+  line["loss"] = r.loss;  // a NaN is written as null; loss_bits still has it
+  line["loss_bits"] = float_bits(r.loss);
+  line["grad_norm"] = r.grad_norm;
+  line["lr"] = r.lr;
+  line["tokens"] = r.tokens;
+  line["tok_s"] = rate;
+  line["step_ms"] = r.step_ms;
+  line["tflops"] = rate * flops_per_token * 1e-12;
+  line["mfu"] = nullptr;  // a CPU has no stated peak
+  line["mem_gib"] = static_cast<double>(memory_bytes) / static_cast<double>(kGiB);
+  line["overlap"] = nullptr;  // one rank communicates with nobody
+  line["generation"] = r.generation;
+  return line.dump();
+}
+
+RunRecorder::RunRecorder(RecorderOptions options)
+    : options_(std::move(options)),
+      validation_(std::numeric_limits<double>::quiet_NaN()),
+      colour_(wants_colour(STDOUT_FILENO)) {}
+
+Status RunRecorder::open() {
+  SGA_TRY(open_append(metrics_, options_.run.metrics()));
+  SGA_TRY(open_append(audit_, options_.run.audit()));
+  time_left_.step_done(steady_seconds(), 0);
+  return {};
+}
+
+void RunRecorder::write(std::ofstream& out, const std::string& file, const std::string& line) {
+  out << line << '\n' << std::flush;
+  if (out || !status_.ok()) return;
+  status_ = make_status(Code::kInternal, file + ": cannot write: " + std::strerror(errno));
+  log::error("{}", status_.message());
+}
+
+void RunRecorder::audit(const std::string& who, const std::string& what,
+                        const std::string& fields) {
+  write(audit_, options_.run.audit(),
+        fmt::format("{{\"time\":{:.3f},\"who\":{},\"what\":{}{}{}}}", unix_seconds(),
+                    Json(who).dump(), Json(what).dump(), fields.empty() ? "" : ",", fields));
+}
+
+void RunRecorder::on_step(const actors::StepReport& r) {
+  last_ = r;
+  tokens_ += r.tokens;
+  write(metrics_, options_.run.metrics(),
+        metrics_line(r, options_.flops_per_token, options_.memory_bytes));
+  audit("coordinator", "commit",
+        fmt::format("\"step\":{},\"generation\":{},\"sample_hash\":\"{}\",\"loss_bits\":\"{}\"",
+                    r.step, r.generation, hex64(r.sample_hash), float_bits(r.loss)));
+  const double left = time_left_.step_done(steady_seconds(), options_.last_step - r.step);
+  if (r.step % options_.log_interval != 0 && r.step != options_.last_step &&
+      r.step != options_.first_step)
+    return;
+  ProgressFacts facts;
+  facts.step = r.step;
+  facts.first_step = options_.first_step;
+  facts.last_step = options_.last_step;
+  facts.loss = r.loss;
+  facts.grad_norm = r.grad_norm;
+  facts.lr = r.lr;
+  facts.tokens_per_second = tokens_per_second(r);
+  facts.tflops = facts.tokens_per_second * options_.flops_per_token * 1e-12;
+  facts.memory_bytes = options_.memory_bytes;
+  facts.seconds_left = left;
+  std::printf("%s\n", progress_line(facts, colour_).c_str());
+  std::fflush(stdout);
+}
+
+void RunRecorder::on_validation(int64_t step, double loss) {
+  validation_ = loss;
+  if (!validations_.is_open()) {
+    if (Status s = open_append(validations_, options_.run.validation()); !s.ok() && status_.ok())
+      status_ = s;
+  }
+  Json line;
+  line["step"] = step;
+  line["loss"] = loss;
+  line["loss_bits"] = float_bits(static_cast<float>(loss));
+  write(validations_, options_.run.validation(), line.dump());
+  std::printf("step %lld  validation loss %.4f\n", static_cast<long long>(step), loss);
+  std::fflush(stdout);
+}
+
+void RunRecorder::on_checkpoint(int64_t step, const std::string& path,
+                                const transport::WriteStats& stats) {
+  ++checkpoints_;
+  audit(
+      "checkpoint_writer", "checkpoint",
+      fmt::format("\"step\":{},\"path\":{},\"written_bytes\":{},\"reused_bytes\":{},"
+                  "\"seconds\":{:.4f}",
+                  step, Json(path).dump(), stats.bytes_written, stats.bytes_reused, stats.seconds));
+  log::debug("checkpoint of step {} in {}: {} written, {} reused", step, path,
+             format_bytes(stats.bytes_written), format_bytes(stats.bytes_reused));
+}
+
+}  // namespace sgactor::apps

@@ -1,0 +1,66 @@
+#pragma once
+#include "actors/runtime/training.h"
+#include "apps/sgactor/progress.h"
+#include "apps/sgactor/run_directory.h"
+#include "graph/base/status.h"
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+namespace sgactor::apps {
+
+/// The line of metrics.jsonl, without newline: step, loss, loss_bits, grad_norm, lr, tokens, tok_s,
+/// step_ms, tflops, mfu, mem_gib, overlap, generation. Numbers that are not finite or not known are
+/// null. `loss_bits` is the FP32 loss in 8 hex digits.
+std::string metrics_line(const actors::StepReport& report, double flops_per_token,
+                         int64_t memory_bytes);
+
+struct RecorderOptions {
+  RunDirectory run;
+  int64_t first_step = 1;
+  int64_t last_step = 1;
+  int64_t log_interval = 1;
+  double flops_per_token = 0;
+  int64_t memory_bytes = 0;
+};
+
+/// Writes a run's files as it goes and prints a line a step on standard output. Appends; every line
+/// is flushed. Called by the coordinator's thread alone; read after the run ended. The first
+/// failure to write is kept and logged, the run goes on.
+class RunRecorder : public actors::TrainingObserver {
+ public:
+  explicit RunRecorder(RecorderOptions options);
+  /// Opens the files. Errors: kInternal with errno's text.
+  Status open();
+  /// A line of audit.jsonl: `{"time":…,"who":…,"what":…,<fields>}`; `fields` is JSON without
+  /// braces, or empty.
+  void audit(const std::string& who, const std::string& what, const std::string& fields = {});
+
+  void on_step(const actors::StepReport& report) override;
+  void on_validation(int64_t step, double loss) override;
+  void on_checkpoint(int64_t step, const std::string& path,
+                     const transport::WriteStats& stats) override;
+
+  [[nodiscard]] const actors::StepReport& last_step() const { return last_; }
+  [[nodiscard]] double last_validation() const { return validation_; }  ///< NaN before the first
+  [[nodiscard]] int64_t num_tokens() const { return tokens_; }
+  [[nodiscard]] int64_t num_checkpoints() const { return checkpoints_; }
+  [[nodiscard]] Status status() const { return status_; }
+
+ private:
+  void write(std::ofstream& out, const std::string& file, const std::string& line);
+
+  RecorderOptions options_;
+  std::ofstream metrics_, validations_, audit_;
+  actors::StepReport last_;
+  double validation_;
+  int64_t tokens_ = 0;
+  int64_t checkpoints_ = 0;
+  TimeLeft time_left_;
+  bool colour_;
+  Status status_;
+};
+
+}  // namespace sgactor::apps

@@ -1,0 +1,24 @@
+#pragma once
+#include "apps/sgactor/job_spec.h"
+#include "apps/sgactor/run_directory.h"
+#include "apps/sgactor/training_setup.h"
+#include "transport/storage/state_source.h"
+
+#include <cstdint>
+#include <memory>
+
+namespace sgactor::apps {
+
+/// Where a run begins: step 1 with fresh or given weights, or after a checkpoint.
+struct Start {
+  int64_t first_step = 1;
+  std::unique_ptr<transport::StateSource> state;
+};
+/// Parameters drawn from the seed, or read from model.weights (every tensor of which is checked
+/// before this returns). Errors: kInvalidArgument naming the key and the tensor.
+Result<Start> fresh_start(const JobSpec& job, const graph::LlamaConfig& config);
+/// After the newest whole checkpoint of `run`; prints which that is, those skipped and why, and the
+/// keys that changed. Writes nothing. Errors: as find_resume_point and check_resumable.
+Result<Start> resumed_start(const JobSpec& job, const RunDirectory& run, const CompiledJob& c);
+
+}  // namespace sgactor::apps

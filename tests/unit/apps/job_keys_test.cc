@@ -1,0 +1,50 @@
+#include "apps/sgactor/job_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace sgactor::apps {
+namespace {
+
+TEST(JobKeys, TableIsConsistent) {
+  std::set<std::string> names;
+  for (const JobKey& key : job_keys()) {
+    EXPECT_TRUE(names.insert(key.full_name()).second) << key.full_name() << " is there twice";
+    EXPECT_FALSE(key.help.empty()) << key.full_name();
+    bool known = false;
+    for (const JobSection& section : job_sections()) known |= section.name == key.section;
+    EXPECT_TRUE(known) << key.full_name() << " is in no section";
+    JobSpec defaults;
+    EXPECT_TRUE(check_limits(key, defaults).ok())
+        << key.full_name() << ": its default breaks its own limits";
+  }
+}
+
+TEST(JobKeys, FieldsAreDistinct) {
+  JobSpec job;
+  std::set<const void*> fields;
+  for (const JobKey& key : job_keys()) {
+    const void* field =
+        std::visit([](auto* p) { return static_cast<const void*>(p); }, key.field(job));
+    EXPECT_TRUE(fields.insert(field).second) << key.full_name() << " shares a field";
+  }
+}
+
+TEST(JobKeys, HintPrefersTheSameSection) {
+  EXPECT_EQ(nearest_key_hint("training.sed"), "; did you mean training.seed?");
+  EXPECT_EQ(nearest_key_hint("checkpoint.intervall"), "; did you mean checkpoint.interval?");
+  EXPECT_EQ(nearest_key_hint("log.intervall"), "; did you mean log.interval?");
+  EXPECT_EQ(nearest_key_hint("training.xyzzy_plugh"), "");
+}
+
+TEST(JobKeys, Expectations) {
+  EXPECT_EQ(expectation(*find_job_key("training.seq_len")), "an integer from 1 to 16777216");
+  EXPECT_EQ(expectation(*find_job_key("optimizer.beta1")), "a number from 0 to below 1");
+  EXPECT_EQ(expectation(*find_job_key("optimizer.lr")), "a number above 0");
+  EXPECT_EQ(expectation(*find_job_key("model.preset")), "a string");
+  EXPECT_EQ(find_job_key("training"), nullptr);
+}
+
+}  // namespace
+}  // namespace sgactor::apps
