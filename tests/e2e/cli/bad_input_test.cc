@@ -1,0 +1,171 @@
+// Every line of bad input: exit code 2, one line that names what was wrong, nothing written.
+#include "tests/e2e/cli/program.h"
+
+#include <cstring>
+
+namespace sgactor::tests {
+namespace {
+
+using BadInput = ProgramTest;
+
+std::vector<std::string> train(std::vector<std::string> more) {
+  std::vector<std::string> args = {"train", "job.toml", "--run-dir", "out"};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+TEST_F(BadInput, Commands) {
+  expect_refused({"trian", "job.toml"}, {"unknown command 'trian'", "did you mean train?"});
+  expect_refused({"frobnicate"}, {"unknown command 'frobnicate'", "--help"});
+  expect_refused({"train", "job.toml", "--resum"}, {"--resum"});
+  expect_refused({"train"}, {"expected a job file"});
+  expect_refused({"train", "job.toml", "--resume"}, {"--resume: needs --run-dir"});
+  expect_refused(train({"--workers", "2"}), {"--workers 2", "expected 1"});
+  expect_refused(train({"--devices", "cpu:0"}), {"--devices cpu:0: expected"});
+  expect_refused({"ckpt"}, {"subcommand"});
+  expect_refused({"plan"}, {"job"});
+}
+
+TEST_F(BadInput, Keys) {
+  expect_refused(train({"--training.stepz=3"}),
+                 {"--training.stepz=3: training.stepz: unknown key; did you mean training.steps?"});
+  expect_refused(train({"--training.steps=lots"}),
+                 {"training.steps: expected an integer of at least 1, got \"lots\""});
+  write("bad.toml",
+        "[model]\npreset = \"llama-tiny\"\n[optimizer]\nlearningrate = 1\nlr = \"x\"\n");
+  expect_refused({"train", "bad.toml"}, {"bad.toml:4: optimizer.learningrate: unknown key"});
+  write("bad.toml", "[model]\npreset = \"llama-tiny\"\n[optimizer]\nlr = \"x\"\n");
+  expect_refused({"plan", "bad.toml"}, {"bad.toml:4: optimizer.lr: expected a number above 0"});
+  write("bad.toml", "[model]\npreset = \"llama-tinny\"\n");
+  expect_refused({"plan", "bad.toml"},
+                 {"bad.toml:2: model.preset: unknown preset", "did you mean llama-tiny?"});
+  write("bad.toml", "[model\n");
+  expect_refused({"plan", "bad.toml"}, {"bad.toml:1: not TOML"});
+  expect_refused({"init", "--preset", "gpt-2"}, {"unknown preset \"gpt-2\"", "llama-tiny"});
+}
+
+TEST_F(BadInput, BatchThatDoesNotDivide) {
+  expect_refused(train({"--training.micro_batch_size=3"}),
+                 {"job.toml:11: training.global_batch_size: 4 does not divide", "multiple of 3"});
+}
+
+TEST_F(BadInput, BeyondThisBuild) {
+  expect_refused(train({"--parallelism.tensor_parallel_degree=2"}),
+                 {"parallelism.tensor_parallel_degree: this build runs one worker"});
+  expect_refused(train({"--training.dtype=fp8"}), {"training.dtype", "\"f32\""});
+  expect_refused(train({"--resilience.mode=mirror"}), {"resilience.mode", "\"off\""});
+}
+
+TEST_F(BadInput, MissingFiles) {
+  expect_refused({"train", "absent.toml"}, {"absent.toml: cannot read the job file"});
+  expect_refused({"train", "tiny"}, {"tiny: expected a job file, got a directory"});
+  expect_refused(train({"--data.path=absent.txt"}), {"data.path", "absent.txt"});
+  expect_refused(train({"--model.hf=absent"}), {"model.hf", "absent"});
+  expect_refused(train({"--model.weights=absent"}), {"model.weights", "absent"});
+  expect_refused(train({"--data.tokenizer=absent.model"}), {"absent.model"});
+  expect_refused({"generate", "absent", "--prompt", "x"}, {"absent: expected a run directory"});
+  expect_refused({"ckpt", "ls", "absent"}, {"absent"});
+  expect_refused({"ckpt", "export", "absent", "hf"}, {"absent"});
+  expect_refused({"ckpt", "import", "absent", "run"}, {"absent"});
+}
+
+TEST_F(BadInput, ConfigThatIsNoLlama) {
+  write("gpt/config.json", R"({"model_type": "gpt2", "vocab_size": 256})");
+  expect_refused(train({"--model.hf=gpt"}), {"model.hf", "gpt/config.json", "model_type", "gpt2"});
+  write("gpt/config.json", "{");
+  expect_refused(train({"--model.hf=gpt"}), {"gpt/config.json"});
+  write("gpt/config.json", "[]");
+  expect_refused({"ckpt", "import", "gpt", "run"}, {"gpt/config.json"});
+}
+
+TEST_F(BadInput, TokenBeyondTheVocabulary) {
+  expect_refused(train({"--model.vocab_size=100"}), {"data.path", "text.txt", "100"});
+}
+
+TEST_F(BadInput, RunDirectoryThatExists) {
+  write("out/keep.txt", "mine");
+  expect_refused(train({}), {"--run-dir out: exists and is not empty", "--resume"});
+  expect_refused({"ckpt", "export", "tiny", "out"}, {"out: exists already"});
+  expect_refused({"ckpt", "import", "tiny", "out"}, {"out: exists already"});
+  expect_refused({"train", "job.toml", "--run-dir", "text.txt"}, {"text.txt", "there is a file"});
+}
+
+TEST_F(BadInput, ResumeOfNothing) {
+  expect_refused(train({"--resume"}), {"--resume: out", "no such run directory"});
+  write("out/ckpt/.keep", "");
+  expect_refused(train({"--resume"}), {"out"});
+}
+
+// --- hostile files ---------------------------------------------------------------------------
+
+std::string length_prefix(uint64_t n) {
+  std::string bytes(8, '\0');
+  std::memcpy(bytes.data(), &n, 8);
+  return bytes;
+}
+
+TEST_F(BadInput, HostileSafetensors) {
+  const std::string norm = R"("model.norm.weight":{"dtype":"F32","shape":[32],"data_offsets":)";
+  const auto file = [&](const std::string& json, size_t data) {
+    return length_prefix(json.size()) + json + std::string(data, '\0');
+  };
+  const std::vector<std::pair<const char*, std::string>> cases = {
+      {"empty file", ""},
+      {"length 0", length_prefix(0)},
+      {"huge length", length_prefix(uint64_t{1} << 60) + "{}"},
+      {"cut header", length_prefix(100) + "{"},
+      {"cut data", file("{" + norm + "[0,128]}}", 100)},
+      {"out of file", file("{" + norm + "[1000,1128]}}", 128)},
+      {"trailing bytes", file("{" + norm + "[0,128]}}", 200)},
+      {"duplicate name", file("{" + norm + "[0,128]}," + norm + "[128,256]}}", 256)},
+      {"overlap",
+       file("{" + norm + R"([0,128]},"b":{"dtype":"F32","shape":[32],"data_offsets":[64,192]}})",
+            192)},
+      {"no JSON", file("hello", 0)},
+  };
+  for (const auto& [what, bytes] : cases) {
+    SCOPED_TRACE(what);
+    write("tiny/model.safetensors", bytes);
+    expect_refused(train({"--model.weights=tiny"}), {"model.safetensors"});
+    expect_refused({"ckpt", "import", "tiny", "run"}, {"model.safetensors"});
+  }
+  write("tiny/model.safetensors", file("{" + norm + "[0,128]}}", 128));
+  expect_refused(train({"--model.weights=tiny"}), {"model.weights", "model.embed_tokens.weight"});
+}
+
+/// A Megatron index of one sequence of `length` 2-byte tokens at `offset` of the .bin.
+std::string megatron_index(int32_t length, int64_t offset) {
+  std::string bytes("MMIDIDX\0\0", 9);
+  const auto put = [&](auto value) {
+    char raw[sizeof value];
+    std::memcpy(raw, &value, sizeof value);
+    bytes.append(raw, sizeof value);
+  };
+  put(uint64_t{1});  // version
+  put(uint8_t{8});   // uint16
+  put(uint64_t{1});  // sequences
+  put(uint64_t{2});  // document bounds
+  put(length);
+  put(offset);
+  put(int64_t{0});
+  put(int64_t{1});
+  return bytes;
+}
+
+TEST_F(BadInput, IndexThatPointsPastItsBin) {
+  write("tokens.bin", std::string(200, '\1'));
+  const auto megatron = train({"--data.kind=megatron", "--data.path=tokens"});
+  write("tokens.idx", megatron_index(101, 0));
+  expect_refused(megatron, {"tokens"});
+  write("tokens.idx", megatron_index(50, 102));
+  expect_refused(megatron, {"tokens"});
+  write("tokens.idx", megatron_index(50, -2));
+  expect_refused(megatron, {"tokens"});
+  write("tokens.idx", "MMIDIDX");
+  expect_refused(megatron, {"tokens.idx"});
+  write("tokens.idx", megatron_index(100, 0));  // well-formed, but 0x0101 is no id below 256
+  expect_refused(megatron, {"257", "256"});
+}
+
+}  // namespace
+}  // namespace sgactor::tests
