@@ -17,7 +17,7 @@ struct CompileOptions {
   OptimizerOptions optimizer;
   StorageModel storage = StorageModel::kNative;
   bool fuse = true;
-  std::vector<std::string> disabled_passes;
+  std::vector<std::string> disabled_passes;  ///< names of optional passes: fuse_ops
   /// Called after each pass with its name and the graphs' text form, for --dump-ir; may be empty.
   std::function<void(const std::string& pass, const Graph& training, const Graph& update)> dump;
 };
@@ -38,7 +38,8 @@ struct Compiled {
 /// Model and options to a verified plan, by one visible list of passes (pipeline.cc), each timed
 /// and verified after. Pure: no device, no thread, no file. Deterministic. Errors name the pass.
 Result<Compiled> compile_training(const LlamaConfig& model, const CompileOptions& options);
-/// Forward only, one sequence batch: output kLogits, or kLoss with `loss`.
+/// Forward only, one batch: output kLogits, or kLoss with `loss`. Of `options` only storage, fuse,
+/// disabled_passes and dump count.
 Result<Compiled> compile_forward(const LlamaConfig& model, const ForwardOptions& forward,
                                  const CompileOptions& options);
 

@@ -81,7 +81,8 @@ Status UpdateBuilder::check() const {
     }
     if (p.num_uses < 1) return invalid_plan("parameter \"" + p.spec.name + "\" has no gradient");
     if (p.segment == kNormSegment) {
-      return invalid_plan("parameter \"" + p.spec.name + "\" is in segment \"norm\", which is taken");
+      return invalid_plan("parameter \"" + p.spec.name +
+                          "\" is in segment \"norm\", which is taken");
     }
   }
   return {};
@@ -101,8 +102,8 @@ void UpdateBuilder::add_inputs() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const ParameterSpec& spec = parameters_[i].spec;
     for (int32_t use = 0; use < parameters_[i].num_uses; ++use) {
-      tensors_[i].accumulators.push_back(builder_.input(
-          spec.type, Role::kAccumulator, accumulator_name(spec.name, use)));
+      tensors_[i].accumulators.push_back(
+          builder_.input(spec.type, Role::kAccumulator, accumulator_name(spec.name, use)));
     }
   }
   step_ = builder_.input({DType::kF64, {}}, Role::kScalar, "step");
@@ -252,6 +253,11 @@ std::string_view accumulated_parameter(std::string_view name) {
 
 }  // namespace
 
+Result<Graph> build_update(const std::vector<UpdateParameter>& parameters,
+                           const OptimizerOptions& options) {
+  return UpdateBuilder(parameters, options).run();
+}
+
 Result<std::vector<UpdateParameter>> collect_update_parameters(
     const Graph& training, const std::vector<ParameterSpec>& specs) {
   std::unordered_map<std::string_view, int32_t> num_uses;
@@ -289,8 +295,8 @@ Result<std::vector<UpdateParameter>> collect_update_parameters(
     if (segment == segments.end() || segment->second < 0) {
       return invalid_plan("parameter \"" + spec.name + "\" has a gradient but no use");
     }
-    found.push_back({spec, uses->second,
-                     training.segments()[static_cast<size_t>(segment->second)]});
+    found.push_back(
+        {spec, uses->second, training.segments()[static_cast<size_t>(segment->second)]});
     num_uses.erase(uses);
   }
   if (!num_uses.empty()) {

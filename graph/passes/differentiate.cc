@@ -73,8 +73,8 @@ void Differentiator::mark_active() {
         input.role == Role::kParameter && is_float(graph_.type(input.value).dtype);
   }
   for (const Op& op : graph_.ops()) {
-    const bool any = std::any_of(op.operands.begin(), op.operands.end(),
-                                 [&](ValueId v) { return active_[v]; });
+    const bool any =
+        std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return active_[v]; });
     for (ValueId v : op.results) active_[v] = any && is_float(graph_.type(v).dtype);
   }
 }
@@ -94,8 +94,8 @@ Status Differentiator::differentiate_op(OpId id) {
     result_grads.push_back(gradients_[v]);
     reached = reached || gradients_[v] != kNoValue;
   }
-  const bool wanted = std::any_of(op.operands.begin(), op.operands.end(),
-                                  [&](ValueId v) { return active_[v]; });
+  const bool wanted =
+      std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return active_[v]; });
   if (!reached || !wanted) return {};
   const OpInfo& info = op_info(op.kind);
   if (info.gradient == nullptr) {
@@ -131,9 +131,9 @@ void Differentiator::output_gradients() {
   for (size_t i = 0; i < uses_.size(); ++i) {
     number = i > 0 && uses_[i - 1].input == uses_[i].input ? number + 1 : 0;
     const std::string& parameter = graph_.inputs()[uses_[i].input].name;
-    builder_.output(uses_[i].gradient, Role::kAccumulator,
-                    number == 0 ? "grad/" + parameter
-                                : fmt::format("grad/{}#{}", parameter, number));
+    builder_.output(
+        uses_[i].gradient, Role::kAccumulator,
+        number == 0 ? "grad/" + parameter : fmt::format("grad/{}#{}", parameter, number));
   }
 }
 

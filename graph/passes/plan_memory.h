@@ -7,7 +7,7 @@
 
 namespace sgactor::graph {
 
-/// One thing to place: `bytes` live over the inclusive range [first, last] of launch positions.
+/// One thing to place: `bytes` live over the inclusive range [first, last] of positions.
 struct LiveRange {
   int64_t bytes = 0;
   int32_t first = 0;
@@ -19,16 +19,27 @@ struct Packing {
 };
 /// Offsets such that ranges that overlap in time do not overlap in space. Greedy by size, best fit
 /// (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by
-/// size). Deterministic. O(n^2) worst case.
+/// size). Offsets are multiples of `align_bytes`. Deterministic. O(n^2) worst case.
 Packing pack_by_size(std::span<const LiveRange> ranges, int64_t align_bytes);
+/// The best of pack_by_size and the same greedy in two other orders (longest range first; largest
+/// product of size and length first). Stops at the first that meets live_lower_bound.
+Packing pack_ranges(std::span<const LiveRange> ranges, int64_t align_bytes);
 /// Most bytes live at one time: no packing can need less.
 int64_t live_lower_bound(std::span<const LiveRange> ranges, int64_t align_bytes);
 
 /// Gives every value of every subgraph's body a place in its workspace, and every buffer slot of
 /// every program an offset in the arena, by lifetime. Views share their operand's bytes; kMust
 /// aliases share a buffer; kMay aliases are taken where the operand's last use is the op and sizes
-/// agree. Sizes by plan.storage, rounded up to `align_bytes`. Fills plan.memory. Deterministic.
-/// Post: verify_memory(plan) is ok. Errors: kInvalidPlan; `plan` is unchanged then.
+/// agree. Sizes by plan.storage, rounded up to `align_bytes`, a positive multiple of
+/// kMinAlignBytes. Fills plan.memory. Deterministic.
+///
+/// The arena: persistent buffers, then batch slots, each at its own address; then activations and
+/// workspaces, packed by the live ranges of micro-batch 0 and of the reduce and update launches.
+/// The other micro-batches run the same launches in the same order, so what holds for the first
+/// holds for all (verify_memory checks each). Two packings, never one: values inside a subgraph's
+/// workspace, once a subgraph; then whole workspaces and activations.
+/// Post: verify_memory(plan) is ok. Errors: kInvalidPlan, kInvalidArgument (align_bytes); `plan` is
+/// unchanged then.
 Status plan_memory(Plan& plan, int64_t align_bytes = 256);
 
 }  // namespace sgactor::graph

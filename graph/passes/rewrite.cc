@@ -182,11 +182,10 @@ Graph extract_ops(const GraphView& view, const std::vector<OpId>& ops, std::vect
   for (ValueId v : *inputs) {
     const Value& outer = graph.value(v);
     const bool graph_input = outer.producer == kNoOp;
-    map[v] = graph_input
-                 ? body.add_input(outer.type, graph.inputs()[outer.result].role,
-                                  graph.inputs()[outer.result].name)
-                 : body.add_input(outer.type, Role::kActivation,
-                                  "in" + std::to_string(body.inputs().size()));
+    map[v] = graph_input ? body.add_input(outer.type, graph.inputs()[outer.result].role,
+                                          graph.inputs()[outer.result].name)
+                         : body.add_input(outer.type, Role::kActivation,
+                                          "in" + std::to_string(body.inputs().size()));
   }
   for (OpId o : ops) {
     const Op& op = graph.op(o);
@@ -195,8 +194,7 @@ Graph extract_ops(const GraphView& view, const std::vector<OpId>& ops, std::vect
     for (ValueId v : op.operands) operands.push_back(map[v]);
     std::vector<TensorType> types;
     for (ValueId v : op.results) types.push_back(graph.type(v));
-    const int32_t segment =
-        body.segment_index(graph.segments()[static_cast<size_t>(op.segment)]);
+    const int32_t segment = body.segment_index(graph.segments()[static_cast<size_t>(op.segment)]);
     const OpId copied =
         body.add_op(op.kind, std::move(operands), op.attrs, types, op.phase, segment);
     for (size_t r = 0; r < op.results.size(); ++r) map[op.results[r]] = body.op(copied).results[r];

@@ -1,0 +1,296 @@
+#include "graph/passes/partition_prepare.h"
+
+#include "graph/ir/op_table.h"
+#include "graph/passes/rewrite.h"
+#include "graph/plan/body_storage.h"
+#include "graph/plan/verify_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace sgactor::graph {
+namespace {
+
+bool is_copied_to_readers(const Graph& graph, ValueId v) {
+  const Value& value = graph.value(v);
+  if (value.producer == kNoOp) return false;
+  const Op& op = graph.op(value.producer);
+  return op.operands.empty() ||
+         aliased_operand(op, value.result, AliasSpec::Kind::kView) != kNoValue;
+}
+
+/// Puts views and constants into each piece that reads them.
+class Localizer {
+ public:
+  explicit Localizer(const Graph& graph) : graph_(graph), copier_(graph) {}
+
+  Graph run() {
+    for (OpId o = 0; o < graph_.ops().size(); ++o) {
+      const Op& op = graph_.op(o);
+      std::vector<ValueId> operands;
+      for (ValueId v : op.operands) operands.push_back(local(v, op));
+      const OpId copied = copier_.copy_as(o, std::move(operands), op.phase, op.segment);
+      for (size_t r = 0; r < op.results.size(); ++r) {
+        copier_.bind(op.results[r], copier_.graph().op(copied).results[r]);
+      }
+    }
+    copier_.copy_outputs();
+    return clean_graph(copier_.take(), false);
+  }
+
+ private:
+  ValueId local(ValueId v, const Op& reader) {
+    const OpId producer = graph_.value(v).producer;
+    if (!is_copied_to_readers(graph_, v) || piece_of(graph_.op(producer)) == piece_of(reader)) {
+      return copier_[v];
+    }
+    const auto known = copies_.find({piece_of(reader), v});
+    if (known != copies_.end()) return known->second;
+    const Op& op = graph_.op(producer);
+    std::vector<ValueId> operands;
+    for (ValueId operand : op.operands) operands.push_back(local(operand, reader));
+    const OpId copied =
+        copier_.copy_as(producer, std::move(operands), reader.phase, reader.segment);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      copies_[{piece_of(reader), op.results[r]}] = copier_.graph().op(copied).results[r];
+    }
+    return copies_[{piece_of(reader), v}];
+  }
+
+  const Graph& graph_;
+  GraphCopier copier_;
+  std::map<std::pair<PieceKey, ValueId>, ValueId> copies_;
+};
+
+/// What the rules about storage need to know of a graph.
+class StorageView {
+ public:
+  explicit StorageView(const Graph& graph)
+      : graph_(graph), view_(graph), root_(graph.values().size()), groups_(graph.values().size()) {
+    for (ValueId v = 0; v < graph.values().size(); ++v) {
+      root_[v] = storage_root(graph, v);
+      groups_[view_root(graph, v)].push_back(v);
+    }
+  }
+
+  /// Owner of the bytes, through views and in-place updates.
+  [[nodiscard]] ValueId root(ValueId v) const { return root_[v]; }
+  [[nodiscard]] bool is_input(ValueId v) const { return graph_.value(v).producer == kNoOp; }
+  /// Ops that read `v` or a view of it.
+  [[nodiscard]] std::vector<OpId> readers(ValueId v) const {
+    std::vector<OpId> found;
+    for (ValueId member : groups_[view_root(graph_, v)]) {
+      const auto users = view_.users(member);
+      found.insert(found.end(), users.begin(), users.end());
+    }
+    return found;
+  }
+  [[nodiscard]] bool crosses(ValueId v) const {
+    if (is_input(v)) return false;
+    const PieceKey home = piece_of(graph_.op(graph_.value(v).producer));
+    const auto users = view_.users(v);
+    return std::any_of(users.begin(), users.end(),
+                       [&](OpId o) { return piece_of(graph_.op(o)) != home; });
+  }
+
+ private:
+  const Graph& graph_;
+  GraphView view_;
+  std::vector<ValueId> root_;
+  std::vector<std::vector<ValueId>> groups_;  // by view root
+};
+
+std::string describe(const Graph& graph, OpId o) {
+  return fmt::format("op {} {}", o, op_info(graph.op(o).kind).name);
+}
+
+Status check_piece_order(const Graph& graph) {
+  for (OpId o = 0; o < graph.ops().size(); ++o) {
+    for (ValueId v : graph.op(o).operands) {
+      const OpId producer = graph.value(v).producer;
+      if (producer == kNoOp || piece_of(graph.op(producer)) <= piece_of(graph.op(o))) continue;
+      return invalid_plan(fmt::format("{} reads what {} makes in a later subgraph",
+                                      describe(graph, o), describe(graph, producer)));
+    }
+  }
+  return {};
+}
+
+/// Piece `home` is about to overwrite `v`: nobody may want the old value afterwards.
+Status check_overwrite(const Graph& graph, const StorageView& storage, ValueId v, PieceKey home) {
+  for (OpId o : storage.readers(v)) {
+    const PieceKey reader = piece_of(graph.op(o));
+    // Forward and backward pieces run again for the next micro-batch.
+    const bool earlier = reader < home && !fires_per_micro_batch(home.phase);
+    if (reader == home || earlier) continue;
+    return invalid_plan(
+        fmt::format("{} reads an input that another subgraph updates", describe(graph, o)));
+  }
+  return {};
+}
+
+Status check_in_place(const Graph& graph, const StorageView& storage) {
+  for (OpId o = 0; o < graph.ops().size(); ++o) {
+    const Op& op = graph.op(o);
+    for (uint32_t r = 0; r < op.results.size(); ++r) {
+      const ValueId operand = aliased_operand(op, r, AliasSpec::Kind::kMust);
+      if (operand == kNoValue) continue;
+      const ValueId owner = view_root(graph, operand);
+      if (!storage.is_input(owner) &&
+          piece_of(graph.op(graph.value(owner).producer)) != piece_of(op)) {
+        return invalid_plan(describe(graph, o) + " updates in place what another subgraph made");
+      }
+      SGA_TRY(check_overwrite(graph, storage, operand, piece_of(op)));
+    }
+  }
+  return {};
+}
+
+class OutputFixer {
+ public:
+  OutputFixer(const Graph& graph, const StorageView& storage)
+      : graph_(graph), storage_(storage), inputs_(graph) {
+    for (ValueId v = 0; v < graph.values().size(); ++v) {
+      if (storage.crosses(v)) crossing_[storage.root(v)].insert(v);
+    }
+  }
+
+  Result<Graph> run();
+
+ private:
+  enum class Action { kKeep, kDrop, kCopy };
+
+  Result<Action> decide(const GraphOutput& output);
+  /// Can the op that makes `root` write over the bytes of input `state`?
+  [[nodiscard]] bool can_take_bytes(ValueId root, ValueId state) const;
+  ValueId add_copy(GraphCopier& copier, ValueId v) const;
+
+  const Graph& graph_;
+  const StorageView& storage_;
+  InputIndex inputs_;
+  std::map<ValueId, std::set<ValueId>> crossing_;  // by storage root: values that cross
+  std::set<ValueId> claimed_;                      // storage roots that are an output already
+};
+
+bool OutputFixer::can_take_bytes(ValueId root, ValueId state) const {
+  const OpId writer = graph_.value(root).producer;
+  const Op& op = graph_.op(writer);
+  for (OpId reader : storage_.readers(state)) {
+    if (piece_of(graph_.op(reader)) != piece_of(op)) continue;  // checked by check_overwrite
+    if (reader > writer) return false;
+    if (reader < writer) continue;
+    bool allowed = false;
+    for (const AliasSpec& alias : op_info(op.kind).aliases) {
+      allowed =
+          allowed || (alias.kind == AliasSpec::Kind::kMay &&
+                      op.results[static_cast<size_t>(alias.result)] == root &&
+                      view_root(graph_, op.operands[static_cast<size_t>(alias.operand)]) == state);
+    }
+    for (ValueId v : op.operands) {
+      allowed = allowed && (view_root(graph_, v) != state ||
+                            graph_.type(v).num_elements() == graph_.type(root).num_elements());
+    }
+    if (!allowed) return false;
+  }
+  return true;
+}
+
+Result<OutputFixer::Action> OutputFixer::decide(const GraphOutput& output) {
+  const ValueId state = inputs_.find(output.role, output.name);
+  const ValueId root = storage_.root(output.value);
+  const auto error = [&](std::string_view rule) {
+    return invalid_plan(
+        fmt::format("output {} \"{}\" {}", to_string(output.role), output.name, rule));
+  };
+  if (state != kNoValue && graph_.type(state) != graph_.type(output.value)) {
+    return error("has another type than the input of this name");
+  }
+  if (storage_.is_input(root)) {
+    const bool unchanged = view_root(graph_, output.value) == root;
+    if (root == state && unchanged) return Action::kDrop;
+    if (root != state && unchanged) return Action::kCopy;
+    if (root != state) return error("updates an input of another name in place");
+    return claimed_.insert(root).second ? Action::kKeep : Action::kCopy;
+  }
+  if (state != kNoValue) {
+    const PieceKey home = piece_of(graph_.op(graph_.value(root).producer));
+    SGA_TRY(check_overwrite(graph_, storage_, state, home)
+                .with_context(std::string(to_string(output.role)) + " \"" + output.name + "\""));
+    if (!can_take_bytes(root, state)) return Action::kCopy;
+  }
+  const auto crossing = crossing_.find(root);
+  const bool crosses_elsewhere =
+      crossing != crossing_.end() && *crossing->second.begin() != output.value;
+  if (crosses_elsewhere || !claimed_.insert(root).second) return Action::kCopy;
+  return Action::kKeep;
+}
+
+ValueId OutputFixer::add_copy(GraphCopier& copier, ValueId v) const {
+  const OpId producer = graph_.value(v).producer;
+  const Op* home = producer != kNoOp ? &graph_.op(producer) : nullptr;
+  if (home == nullptr) {
+    // An input that is also an output: any piece will do; the last cannot overtake a reader.
+    for (const Op& op : graph_.ops()) {
+      if (home == nullptr || piece_of(*home) < piece_of(op)) home = &op;
+    }
+  }
+  if (home == nullptr) return kNoValue;
+  Attrs attrs;
+  attrs.set("dtype", graph_.type(v).dtype);
+  Graph& graph = copier.graph();
+  const OpId copied =
+      graph.add_op(OpKind::kCast, {copier[v]}, attrs, {graph_.type(v)}, home->phase, home->segment);
+  return graph.op(copied).results[0];
+}
+
+Result<Graph> OutputFixer::run() {
+  GraphCopier copier(graph_);
+  for (OpId o = 0; o < graph_.ops().size(); ++o) copier.copy(o);
+  for (const GraphOutput& output : graph_.outputs()) {
+    SGA_ASSIGN(const Action action, decide(output));
+    if (action == Action::kDrop) continue;
+    const ValueId value =
+        action == Action::kCopy ? add_copy(copier, output.value) : copier[output.value];
+    if (value == kNoValue) return invalid_plan("the graph has outputs and no ops");
+    copier.graph().add_output(value, output.role, output.name);
+  }
+  return clean_graph(copier.take(), false);
+}
+
+}  // namespace
+
+PieceKey piece_of(const Op& op) {
+  return {op.phase, op.phase == Phase::kBackward ? -op.segment : op.segment};
+}
+
+Result<Graph> prepare_pieces(const Graph& graph) {
+  const Graph localized = Localizer(graph).run();
+  SGA_TRY(check_piece_order(localized));
+  const StorageView storage(localized);
+  SGA_TRY(check_in_place(localized, storage));
+  return OutputFixer(localized, storage).run();
+}
+
+InputIndex::InputIndex(const Graph& graph) {
+  for (const GraphInput& input : graph.inputs()) {
+    values_.emplace(std::pair(input.role, input.name), input.value);
+  }
+}
+
+ValueId InputIndex::find(Role role, const std::string& name) const {
+  const auto found = values_.find({role, name});
+  return found == values_.end() ? kNoValue : found->second;
+}
+
+int32_t updated_input(const Graph& graph, const InputIndex& inputs, const GraphOutput& output) {
+  const ValueId root = storage_root(graph, output.value);
+  if (graph.value(root).producer == kNoOp) return static_cast<int32_t>(graph.value(root).result);
+  if (output.role == Role::kActivation) return -1;
+  const ValueId state = inputs.find(output.role, output.name);
+  return state == kNoValue ? -1 : static_cast<int32_t>(graph.value(state).result);
+}
+
+}  // namespace sgactor::graph
