@@ -166,7 +166,8 @@ class OutputFixer {
   Result<Action> decide(const GraphOutput& output);
   /// Can the op that makes `root` write over the bytes of input `state`?
   [[nodiscard]] bool can_take_bytes(ValueId root, ValueId state) const;
-  ValueId add_copy(GraphCopier& copier, ValueId v) const;
+  ValueId add_copy(GraphCopier& copier, ValueId v, const Op& home) const;
+  static ValueId view_as(GraphCopier& copier, ValueId v, const TensorType& type, const Op& home);
 
   const Graph& graph_;
   const StorageView& storage_;
@@ -211,7 +212,8 @@ Result<OutputFixer::Action> OutputFixer::decide(const GraphOutput& output) {
   if (storage_.is_input(root)) {
     const bool unchanged = view_root(graph_, output.value) == root;
     if (root == state && unchanged) return Action::kDrop;
-    if (root != state && unchanged) return Action::kCopy;
+    if (unchanged && state != kNoValue) return error("is another input");
+    if (unchanged) return Action::kCopy;
     if (root != state) return error("updates an input of another name in place");
     return claimed_.insert(root).second ? Action::kKeep : Action::kCopy;
   }
@@ -228,33 +230,54 @@ Result<OutputFixer::Action> OutputFixer::decide(const GraphOutput& output) {
   return Action::kKeep;
 }
 
-ValueId OutputFixer::add_copy(GraphCopier& copier, ValueId v) const {
-  const OpId producer = graph_.value(v).producer;
-  const Op* home = producer != kNoOp ? &graph_.op(producer) : nullptr;
-  if (home == nullptr) {
-    // An input that is also an output: any piece will do; the last cannot overtake a reader.
-    for (const Op& op : graph_.ops()) {
-      if (home == nullptr || piece_of(*home) < piece_of(op)) home = &op;
-    }
-  }
-  if (home == nullptr) return kNoValue;
+ValueId OutputFixer::add_copy(GraphCopier& copier, ValueId v, const Op& home) const {
   Attrs attrs;
   attrs.set("dtype", graph_.type(v).dtype);
   Graph& graph = copier.graph();
   const OpId copied =
-      graph.add_op(OpKind::kCast, {copier[v]}, attrs, {graph_.type(v)}, home->phase, home->segment);
+      graph.add_op(OpKind::kCast, {copier[v]}, attrs, {graph_.type(v)}, home.phase, home.segment);
   return graph.op(copied).results[0];
+}
+
+ValueId OutputFixer::view_as(GraphCopier& copier, ValueId v, const TensorType& type,
+                             const Op& home) {
+  Graph& graph = copier.graph();
+  if (graph.type(v) == type) return v;
+  Attrs attrs;
+  attrs.set("shape", type.shape.dims());
+  const OpId viewed = graph.add_op(OpKind::kReshape, {v}, attrs, {type}, home.phase, home.segment);
+  return graph.op(viewed).results[0];
 }
 
 Result<Graph> OutputFixer::run() {
   GraphCopier copier(graph_);
+  std::vector<Action> actions;
+  std::vector<ValueId> values(graph_.outputs().size(), kNoValue);
+  const auto first =
+      std::min_element(graph_.ops().begin(), graph_.ops().end(),
+                       [](const Op& a, const Op& b) { return piece_of(a) < piece_of(b); });
+  for (size_t j = 0; j < graph_.outputs().size(); ++j) {
+    const ValueId v = graph_.outputs()[j].value;
+    SGA_ASSIGN(const Action action, decide(graph_.outputs()[j]));
+    actions.push_back(action);
+    if (action != Action::kCopy || !storage_.is_input(storage_.root(v))) continue;
+    // Inputs are copied before anything can overwrite them. `v` may be a view: copy the owner,
+    // which has the same bytes, and view the copy.
+    if (first == graph_.ops().end()) return invalid_plan("the graph has outputs and no ops");
+    values[j] = add_copy(copier, storage_.root(v), *first);
+  }
   for (OpId o = 0; o < graph_.ops().size(); ++o) copier.copy(o);
-  for (const GraphOutput& output : graph_.outputs()) {
-    SGA_ASSIGN(const Action action, decide(output));
-    if (action == Action::kDrop) continue;
-    const ValueId value =
-        action == Action::kCopy ? add_copy(copier, output.value) : copier[output.value];
-    if (value == kNoValue) return invalid_plan("the graph has outputs and no ops");
+  for (size_t j = 0; j < graph_.outputs().size(); ++j) {
+    const GraphOutput& output = graph_.outputs()[j];
+    if (actions[j] == Action::kDrop) continue;
+    ValueId value = values[j];
+    if (value != kNoValue) {
+      value = view_as(copier, value, graph_.type(output.value), *first);
+    } else if (actions[j] == Action::kCopy) {
+      value = add_copy(copier, output.value, graph_.op(graph_.value(output.value).producer));
+    } else {
+      value = copier[output.value];
+    }
     copier.graph().add_output(value, output.role, output.name);
   }
   return clean_graph(copier.take(), false);

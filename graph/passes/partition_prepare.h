@@ -29,7 +29,8 @@ PieceKey piece_of(const Op& op);
 ///   replaces (same role and name), becomes a copy (a cast to its own dtype);
 /// - an output that is the input of the same role and name unchanged is gone.
 /// Errors: kInvalidPlan: a value read by an earlier piece than the one that makes it; an in-place
-/// update of what another piece made or of an input that a later piece reads.
+/// update of what another piece made or of an input that a later piece reads; an output that would
+/// overwrite one input by another.
 Result<Graph> prepare_pieces(const Graph& graph);
 
 /// Inputs by role and name: Graph::find_input is a linear search.

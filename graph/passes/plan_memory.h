@@ -38,8 +38,9 @@ int64_t live_lower_bound(std::span<const LiveRange> ranges, int64_t align_bytes)
 /// The other micro-batches run the same launches in the same order, so what holds for the first
 /// holds for all (verify_memory checks each). Two packings, never one: values inside a subgraph's
 /// workspace, once a subgraph; then whole workspaces and activations.
-/// Post: verify_memory(plan) is ok. Errors: kInvalidPlan, kInvalidArgument (align_bytes); `plan` is
-/// unchanged then.
+/// Pre: verify_structure(plan) is ok. Post: verify_memory(plan) is ok, unless an output takes the
+/// bytes of an input that the body still reads (partition_subgraphs makes no such plan). Errors:
+/// kInvalidPlan, kInvalidArgument (align_bytes); `plan` is unchanged then.
 Status plan_memory(Plan& plan, int64_t align_bytes = 256);
 
 }  // namespace sgactor::graph
