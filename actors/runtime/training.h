@@ -47,8 +47,9 @@ struct TrainingSpec {
   int64_t keep_checkpoints = 0;
   std::string checkpoint_root;                    ///< empty: none are written
   transport::CheckpointInfo checkpoint_template;  ///< schema, model, job, seed
-  int64_t validation_interval = 0;                ///< steps; 0: never
-  int64_t validation_batches = 8;                 ///< micro-batches, the same ones each time
+  std::string journal_file;         ///< commits, a synced line each; empty: kept in memory
+  int64_t validation_interval = 0;  ///< steps, and after the last one; 0: never
+  int64_t validation_batches = 8;   ///< micro-batches, the same ones each time
   std::string trace_file;  ///< Chrome trace (gzip) of the first `trace_steps` steps; empty: none
   int64_t trace_steps = 0;
   int32_t scheduler_threads = 2;  ///< of CAF
@@ -74,9 +75,10 @@ struct TrainingSummary {
   kernels::AllocationStats allocations_at_start;  ///< when the first step began
   kernels::AllocationStats allocations_at_end;
   int64_t arena_high_water_bytes = 0;  ///< measured by the pool; equals the plan
+  /// Of all steps, from begin to done: without set-up, validation and waiting for checkpoints.
   double seconds = 0;
-  double kernel_seconds = 0;
-  int64_t num_messages = 0;  ///< actor messages in all steps
+  double kernel_seconds = 0;  ///< the compute lane inside kernels, in the same time
+  int64_t num_messages = 0;   ///< actor messages in all steps
 };
 
 /// Trains in one process: spawns coordinator, worker, pool, feeder, subgraph actors and checkpoint

@@ -1,0 +1,266 @@
+#include "actors/runtime/coordinator.h"
+
+#include "actors/core/commit_core.h"
+#include "actors/runtime/shell.h"
+
+#include <algorithm>
+#include <set>
+
+namespace sgactor::actors {
+namespace {
+
+struct CoordinatorState {
+  CoordinatorState() = default;
+  CoordinatorState(const CoordinatorState&) = delete;
+  CoordinatorState& operator=(const CoordinatorState&) = delete;
+  /// However the actor ends, whoever waits for the run hears of it.
+  ~CoordinatorState() {
+    if (host) finish(internal_error("the coordinator ended before the run did"));
+  }
+  void finish(const Status& status) {
+    if (finished) return;
+    finished = true;
+    outcome.status = status;
+    outcome.last_step = steps.last_done();
+    outcome.interrupted = steps.interrupted();
+    host->on_finished(outcome);
+  }
+
+  std::string name = "coordinator";
+  int32_t rank = -1;
+  std::shared_ptr<CoordinatorHost> host;
+  std::vector<WorkerActor> workers;
+  StepCore steps;
+  CommitCore commits;
+  RunOutcome outcome;
+  bool finished = false;
+  std::set<int32_t> ready;
+  int32_t num_waited = 0;   // answers still missing to the action under way
+  int64_t num_writing = 0;  // checkpoints on their way to disk
+  bool finishing = false;
+  int64_t begin_ns = 0;
+  double validation_loss = 0;
+  std::vector<StepDone> done;  // of the open step, by rank
+  Probe probe;
+};
+using Self = CoordinatorActor::stateful_pointer<CoordinatorState>;
+
+/// The run is over, one way or the other: tell, then end; links end all others.
+void end_run(Self self, const Status& status) {
+  self->state.finish(status);
+  self->quit(caf::exit_reason::user_shutdown);
+}
+
+int64_t now_ns(Self self) { return self->clock().now().time_since_epoch().count(); }
+
+template <class Message>
+void tell_workers(Self self, const Message& msg) {
+  for (const WorkerActor& w : self->state.workers) self->send(w, msg);
+}
+
+void ask_for_reports(Self self) {
+  CoordinatorState& s = self->state;
+  if (!s.finishing || s.num_writing > 0) return;
+  s.outcome.pools.resize(static_cast<size_t>(s.host->num_ranks));
+  s.num_waited = s.host->num_ranks;
+  tell_workers(self, Finish{});
+}
+
+void begin_step(Self self, const Probe::Span& span) {
+  CoordinatorState& s = self->state;
+  const int64_t step = s.steps.step();
+  if (step == s.host->policy.first_step && s.host->trace_steps > 0) {
+    s.host->shared->tracer.enable(true);
+  }
+  s.begin_ns = now_ns(self);
+  s.num_waited = s.host->num_ranks;
+  for (int32_t r = 0; r < s.host->num_ranks; ++r) span.sent(arrow_id(Arrow::kBegin, r, 0, step));
+  tell_workers(self, BeginStep{step, s.commits.generation()});
+}
+
+/// Does what comes next.
+void advance(Self self, const Probe::Span& span) {
+  CoordinatorState& s = self->state;
+  const bool stop = s.host->stop != nullptr && s.host->stop->load();
+  switch (s.steps.next(stop)) {
+    case StepCore::Action::kBeginStep:
+      return begin_step(self, span);
+    case StepCore::Action::kCheckpoint:
+      s.num_waited = s.host->num_ranks;
+      s.num_writing += s.host->num_ranks;
+      return tell_workers(self, TakeSnapshot{s.steps.last_done()});
+    case StepCore::Action::kValidate:
+      s.num_waited = s.host->num_ranks;
+      s.validation_loss = 0;
+      return tell_workers(self, BeginValidation{s.steps.last_done(), s.host->validation_batches});
+    case StepCore::Action::kFinish:
+      s.finishing = true;
+      return ask_for_reports(self);
+  }
+}
+
+void on_vote(Self self, const Vote& msg) {
+  CoordinatorState& s = self->state;
+  const auto span = s.probe.handle(self, "vote", msg.step);
+  span.received(arrow_id(Arrow::kVote, msg.rank, 0, msg.step));
+  const auto vote = s.commits.on_vote(msg.rank, msg.incarnation, msg.generation, msg.step);
+  if (!vote.ok()) return end_run(self, vote.status());
+  if (*vote != CommitCore::Vote::kAll) return;
+  s.host->services.journal->submit(
+      [journal = s.host->journal, record = s.commits.record()] { return journal->append(record); },
+      [coordinator = CoordinatorActor(self), step = msg.step](const Status& status) {
+        caf::anon_send(coordinator, JournalWritten{step, status});
+      });
+}
+
+void on_journal_written(Self self, const JournalWritten& msg) {
+  CoordinatorState& s = self->state;
+  const auto span = s.probe.handle(self, "journal_written", msg.step);
+  if (!msg.status.ok()) return end_run(self, msg.status);
+  if (Status st = s.commits.on_durable(msg.step); !st.ok()) return end_run(self, st);
+  for (int32_t r = 0; r < s.host->num_ranks; ++r) {
+    span.sent(arrow_id(Arrow::kCommit, r, 0, msg.step));
+  }
+  tell_workers(self, Commit{msg.step, s.commits.generation()});
+}
+
+StepReport make_report(Self self) {
+  CoordinatorState& s = self->state;
+  std::vector<RankNumbers> numbers;
+  int64_t kernel_ns = 0;
+  for (const StepDone& d : s.done) {
+    numbers.push_back(d.numbers);
+    kernel_ns = std::max(kernel_ns, d.kernel_ns);
+  }
+  const StepDone& first = s.done.front();
+  StepReport report;
+  report.step = first.step;
+  report.loss = tree_sum_losses(numbers);
+  report.grad_norm = first.numbers.grad_norm;
+  report.lr = first.numbers.lr;
+  report.tokens = first.tokens;
+  report.step_ms = static_cast<double>(now_ns(self) - s.begin_ns) / 1e6;
+  report.kernel_ms = static_cast<double>(kernel_ns) / 1e6;
+  report.generation = s.commits.generation();
+  report.sample_hash = first.sample_hash;
+  return report;
+}
+
+void on_step_done(Self self, const StepDone& msg) {
+  CoordinatorState& s = self->state;
+  const auto span = s.probe.handle(self, "step_done", msg.step);
+  span.received(arrow_id(Arrow::kDone, msg.rank, 0, msg.step));
+  if (msg.rank < 0 || msg.rank >= s.host->num_ranks) {
+    return end_run(self, internal_error("a step of a rank that does not exist"));
+  }
+  StepDone& done = s.done[static_cast<size_t>(msg.rank)];
+  if (done.step >= msg.step) return;  // sent again
+  done = msg;
+  if (--s.num_waited > 0) return;
+  if (Status st = s.steps.on_step_done(msg.step); !st.ok()) return end_run(self, st);
+  const StepReport report = make_report(self);
+  s.outcome.step_seconds += report.step_ms / 1e3;
+  s.outcome.kernel_seconds += report.kernel_ms / 1e3;
+  if (msg.step + 1 == s.host->policy.first_step + s.host->trace_steps) {
+    s.host->shared->tracer.enable(false);
+  }
+  if (s.host->observer != nullptr) s.host->observer->on_step(report);
+  advance(self, span);
+}
+
+void on_snapshot_written(Self self, const SnapshotWritten& msg) {
+  CoordinatorState& s = self->state;
+  const auto span = s.probe.handle(self, "snapshot_written", msg.step);
+  if (s.host->observer != nullptr) {
+    transport::WriteStats stats;
+    stats.bytes_written = msg.bytes_written;
+    stats.bytes_reused = msg.bytes_reused;
+    stats.seconds = msg.seconds;
+    s.host->observer->on_checkpoint(msg.step, msg.path, stats);
+  }
+  --s.num_writing;
+  ask_for_reports(self);
+}
+
+void on_validation_done(Self self, const ValidationDone& msg) {
+  CoordinatorState& s = self->state;
+  const auto span = s.probe.handle(self, "validation_done", msg.step);
+  // Every rank sees the same held-out batches; the first one's loss is the run's.
+  if (msg.rank == 0) s.validation_loss = msg.loss;
+  if (--s.num_waited > 0) return;
+  if (s.host->observer != nullptr) s.host->observer->on_validation(msg.step, s.validation_loss);
+  advance(self, span);
+}
+
+/// Whatever goes wrong here or in a worker ends the run with its Status.
+void watch(Self self) {
+  self->set_exception_handler([self](std::exception_ptr& e) -> caf::error {
+    self->state.finish(at_actor(status_of(e), -1, self->state.name));
+    return caf::exit_reason::user_shutdown;
+  });
+  self->set_default_handler(
+      [self](caf::scheduled_actor*, caf::message_view& view) -> caf::result<caf::message> {
+        end_run(self, internal_error("unexpected message " + view.content().stringify()));
+        return caf::sec::unexpected_message;
+      });
+  self->set_error_handler([self](caf::error& e) { end_run(self, from_caf(e)); });
+  self->set_exit_handler([](caf::exit_msg&) {});  // of workers: their down messages say more
+  self->set_down_handler([self](caf::down_msg& msg) {
+    Status status = from_caf(msg.reason);
+    if (status.ok()) status = internal_error("a worker ended before the run did");
+    end_run(self, status);
+  });
+}
+
+void start(Self self, const std::shared_ptr<CoordinatorHost>& host) {
+  CoordinatorState& s = self->state;
+  s.host = host;
+  s.steps = StepCore(host->policy);
+  const auto num_ranks = static_cast<size_t>(host->num_ranks);
+  s.commits = CommitCore(std::vector<int64_t>(num_ranks, 1), 1, host->policy.first_step - 1);
+  s.done.resize(num_ranks);
+  s.probe = Probe(host->shared, s.name);
+  for (const std::shared_ptr<WorkerHost>& w : host->workers) {
+    s.workers.push_back(spawn_worker(self, w, CoordinatorActor(self)));
+  }
+}
+
+CoordinatorActor::behavior_type coordinator_actor(Self self,
+                                                  const std::shared_ptr<CoordinatorHost>& host) {
+  watch(self);
+  start(self, host);
+  return {
+      [self](const RankReady& msg) {
+        const auto span = self->state.probe.handle(self, "rank_ready", 0);
+        CoordinatorState& st = self->state;
+        if (msg.rank < 0 || msg.rank >= st.host->num_ranks) {
+          return end_run(self, internal_error("a rank that does not exist is ready"));
+        }
+        if (!st.ready.insert(msg.rank).second) return;  // sent again
+        if (st.ready.size() == st.done.size()) advance(self, span);
+      },
+      [self](const Vote& msg) { on_vote(self, msg); },
+      [self](const JournalWritten& msg) { on_journal_written(self, msg); },
+      [self](const StepDone& msg) { on_step_done(self, msg); },
+      [self](const ValidationDone& msg) { on_validation_done(self, msg); },
+      [self](const SnapshotEnqueued& msg) {
+        const auto span = self->state.probe.handle(self, "snapshot_enqueued", msg.step);
+        if (--self->state.num_waited == 0) advance(self, span);
+      },
+      [self](const SnapshotWritten& msg) { on_snapshot_written(self, msg); },
+      [self](const RankFinished& msg) {
+        self->state.outcome.pools[static_cast<size_t>(msg.rank)] = msg.pool;
+        if (--self->state.num_waited == 0) end_run(self, {});
+      },
+      [self](const FaultReport& msg) { end_run(self, msg.status); },
+  };
+}
+
+}  // namespace
+
+CoordinatorActor spawn_coordinator(caf::actor_system& system,
+                                   const std::shared_ptr<CoordinatorHost>& host) {
+  return system.spawn(coordinator_actor, host);
+}
+
+}  // namespace sgactor::actors

@@ -1,0 +1,268 @@
+#include "actors/runtime/program_context.h"
+
+#include "graph/base/units.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace sgactor::actors {
+namespace {
+
+using graph::Buffer;
+using graph::BufferId;
+using graph::BufferKind;
+
+constexpr int64_t kAlign = 256;
+constexpr int64_t kMarkerStride = 64;
+
+class ContextBuilder {
+ public:
+  ContextBuilder(const ContextSpec& spec, ProgramContext& out) : spec_(spec), out_(out) {}
+
+  Status build() {
+    SGA_TRY(find_program());
+    SGA_TRY(compile());
+    SGA_TRY(lay_out());
+    list_tensors();
+    return find_roles();
+  }
+
+ private:
+  Status find_program() {
+    const graph::Plan& plan = *spec_.plan;
+    if (spec_.rank < 0 || static_cast<size_t>(spec_.rank) >= plan.ranks.size()) {
+      return invalid_plan(fmt::format("there is no logical rank {}", spec_.rank));
+    }
+    const int32_t program = plan.ranks[static_cast<size_t>(spec_.rank)].program;
+    SGA_ASSIGN(out_.schedule, build_schedule(plan, program));
+    out_.rank = spec_.rank;
+    out_.plan = &plan;
+    out_.program = &plan.programs[static_cast<size_t>(program)];
+    out_.backend = spec_.backend;
+    for (const Buffer& b : out_.program->buffers) {
+      if (b.kind != BufferKind::kWorkspace && spec_.backend->storage_bytes(b.type) != b.bytes) {
+        return invalid_plan(fmt::format(
+            "buffer {} has {} bytes, {} stores it in {}: the plan is for another kind of backend",
+            b.name, b.bytes, spec_.backend->info().device, spec_.backend->storage_bytes(b.type)));
+      }
+    }
+    for (const graph::Launch& l : out_.program->launches) {
+      if (l.kind != graph::LaunchKind::kSubgraph) {
+        return unsupported(fmt::format("launch {} is a collective", l.name));
+      }
+    }
+    return {};
+  }
+
+  Status compile() {
+    out_.executables.resize(spec_.plan->subgraphs.size());
+    std::vector<bool> used(out_.executables.size(), false);
+    for (const graph::Launch& l : out_.program->launches)
+      used[static_cast<size_t>(l.subgraph)] = true;
+    std::vector<kernels::Place> places;
+    for (size_t s = 0; s < used.size(); ++s) {
+      if (!used[s]) continue;
+      const graph::Subgraph& subgraph = spec_.plan->subgraphs[s];
+      places.clear();
+      for (const graph::ValuePlace& p : subgraph.places) {
+        places.push_back({static_cast<kernels::Place::Space>(p.space), p.index, p.offset});
+      }
+      kernels::CompileRequest request;
+      request.body = &subgraph.body;
+      request.places = places;
+      request.workspace_bytes = subgraph.workspace_bytes;
+      request.name = subgraph.name;
+      auto executable = spec_.backend->compile(request);
+      if (!executable.ok()) return executable.status().with_context("compile " + subgraph.name);
+      out_.executables[s] = std::move(executable).value();
+    }
+    return {};
+  }
+
+  /// Address of the parameter `b` in the program that shares its memory, or null.
+  Result<std::byte*> shared_address(const Buffer& b) const {
+    std::byte* const none = nullptr;
+    if (spec_.share_with == nullptr || b.kind != BufferKind::kParameter) return none;
+    for (const TensorPlace& t : spec_.share_with->state) {
+      if (t.name != b.name) continue;
+      if (t.type == b.type && t.bytes == b.bytes) return t.address;
+      return invalid_plan(fmt::format("parameter {} is {} in one plan and {} in the other", b.name,
+                                      t.type.to_string(), b.type.to_string()));
+    }
+    return invalid_plan(fmt::format("parameter {} is in one plan only", b.name));
+  }
+
+  /// Alone, a program gets the plan's arena. With shared parameters it gets what is left: its
+  /// other persistent buffers one after the other, then the transient part of the plan's arena.
+  Status lay_out() {
+    const std::vector<Buffer>& buffers = out_.program->buffers;
+    out_.addresses.resize(buffers.size());
+    const bool alone = spec_.share_with == nullptr;
+    std::vector<int64_t> own(buffers.size(), -1);
+    int64_t persistent_bytes = 0;
+    int64_t first = std::numeric_limits<int64_t>::max();
+    int64_t last = 0;
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      SGA_ASSIGN(std::byte * shared, shared_address(buffers[b]));
+      if (shared != nullptr) {
+        out_.addresses[b].assign(1, shared);
+      } else if (!alone && graph::is_persistent(buffers[b].kind)) {
+        own[b] = persistent_bytes;
+        persistent_bytes += round_up(buffers[b].bytes, kAlign);
+      } else {
+        for (int64_t offset : buffers[b].offsets) {
+          first = std::min(first, offset);
+          last = std::max(last, offset + round_up(buffers[b].bytes, kAlign));
+        }
+      }
+    }
+    first = alone ? 0 : std::min(first, last);
+    const int64_t bytes = alone ? out_.program->arena_bytes : persistent_bytes + last - first;
+    const std::string label = fmt::format("{} arena of rank {}", out_.plan->name, out_.rank);
+    SGA_ASSIGN(out_.arena, spec_.backend->allocate(bytes, label));
+    std::byte* const base = out_.arena->data();
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      if (!out_.addresses[b].empty()) continue;
+      if (own[b] >= 0) {
+        out_.addresses[b].assign(1, base + own[b]);
+        continue;
+      }
+      for (int64_t offset : buffers[b].offsets) {
+        out_.addresses[b].push_back(base + persistent_bytes + offset - first);
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] TensorPlace place_of(BufferId b) const {
+    const Buffer& buffer = out_.buffer(b);
+    return {b, buffer.name, buffer.type, out_.address(b, 0), buffer.bytes};
+  }
+
+  void list_tensors() {
+    for (size_t b = 0; b < out_.program->buffers.size(); ++b) {
+      const auto id = static_cast<BufferId>(b);
+      const BufferKind kind = out_.program->buffers[b].kind;
+      if (kind == BufferKind::kParameter || kind == BufferKind::kMoment) {
+        out_.state.push_back(place_of(id));
+      } else if (kind == BufferKind::kScalar) {
+        out_.scalars.push_back(place_of(id));
+      } else if (kind == BufferKind::kAccumulator) {
+        out_.accumulators.push_back(place_of(id));
+      }
+    }
+  }
+
+  /// What buffers mean is in the bodies' inputs and outputs.
+  Status find_roles() {
+    for (const graph::Launch& l : out_.program->launches) {
+      const graph::Graph& body = spec_.plan->subgraphs[static_cast<size_t>(l.subgraph)].body;
+      for (size_t i = 0; i < l.inputs.size(); ++i) {
+        if (body.inputs()[i].role == graph::Role::kTokens) out_.tokens = l.inputs[i].buffer;
+        if (body.inputs()[i].role == graph::Role::kTargets) out_.targets = l.inputs[i].buffer;
+      }
+      for (size_t j = 0; j < l.outputs.size(); ++j) {
+        const graph::Role role = body.outputs()[j].role;
+        const bool reported = role == graph::Role::kLoss || role == graph::Role::kLogits ||
+                              role == graph::Role::kMetric;
+        const bool loss =
+            role == graph::Role::kAccumulator && out_.buffer(l.outputs[j]).name == "loss";
+        if (reported || loss) out_.reports.emplace_back(role, place_of(l.outputs[j]));
+      }
+    }
+    for (BufferId b : out_.schedule.batch_buffers) {
+      if (b != out_.tokens && b != out_.targets) {
+        return invalid_plan(
+            fmt::format("batch buffer {} is neither tokens nor targets", out_.buffer(b).name));
+      }
+    }
+    return {};
+  }
+
+  const ContextSpec& spec_;
+  ProgramContext& out_;
+};
+
+}  // namespace
+
+LaneSet::~LaneSet() { synchronize(); }
+
+void LaneSet::synchronize() {
+  for (Lane& lane : lanes) {
+    if (lane.stream) lane.stream->synchronize();
+  }
+}
+
+const TensorPlace* ProgramContext::find_report(graph::Role role, std::string_view name) const {
+  for (const auto& [r, place] : reports) {
+    if (r == role && (name.empty() || place.name == name)) return &place;
+  }
+  return nullptr;
+}
+
+Result<std::shared_ptr<ProgramContext>> create_context(const ContextSpec& spec) {
+  auto context = std::make_shared<ProgramContext>();
+  SGA_TRY(ContextBuilder(spec, *context).build());
+  return context;
+}
+
+Status create_lanes(const std::vector<ProgramContext*>& contexts) {
+  auto set = std::make_shared<LaneSet>();
+  size_t num_lanes = 0;
+  int64_t scratch_bytes = 0;
+  for (const ProgramContext* c : contexts) {
+    num_lanes = std::max(num_lanes, c->program->lanes.size());
+    for (const auto& e : c->executables) {
+      if (e) scratch_bytes = std::max(scratch_bytes, e->scratch_bytes());
+    }
+  }
+  kernels::Backend& backend = *contexts.front()->backend;
+  SGA_ASSIGN(set->markers,
+             backend.allocate(kMarkerStride * static_cast<int64_t>(num_lanes), "lane markers"));
+  for (size_t i = 0; i < num_lanes; ++i) {
+    LaneSet::Lane& lane = set->lanes.emplace_back();
+    lane.marker = set->markers->data() + kMarkerStride * static_cast<int64_t>(i);
+    if (scratch_bytes > 0) {
+      SGA_ASSIGN(lane.scratch,
+                 backend.allocate(scratch_bytes, fmt::format("scratch of lane {}", i)));
+    }
+    SGA_ASSIGN(lane.stream, backend.create_stream());
+  }
+  for (ProgramContext* c : contexts) c->lanes = set;
+  return {};
+}
+
+Status load_state(const ProgramContext& context, const transport::StateSource& source) {
+  std::vector<std::byte> native;
+  for (const TensorPlace& t : context.state) {
+    native.resize(static_cast<size_t>(t.type.bytes()));
+    SGA_TRY(source.load(t.name, t.type, native));
+    SGA_TRY(context.backend->write_tensor(t.address, t.type, native).with_context(t.name));
+  }
+  return {};
+}
+
+void enqueue_launch(const ProgramContext& context, graph::LaunchId l, int32_t micro_batch,
+                    LaunchPointers& pointers, uint64_t token, kernels::CompletionSink& sink) {
+  const graph::Launch& launch = context.launch(l);
+  const auto at = [&](BufferId b) {
+    return context.address(b, micro_batch % context.buffer(b).num_slots);
+  };
+  pointers.inputs.resize(launch.inputs.size());
+  pointers.outputs.resize(launch.outputs.size());
+  for (size_t i = 0; i < launch.inputs.size(); ++i)
+    pointers.inputs[i] = at(launch.inputs[i].buffer);
+  for (size_t j = 0; j < launch.outputs.size(); ++j) pointers.outputs[j] = at(launch.outputs[j]);
+  LaneSet::Lane& lane = context.lanes->lanes[static_cast<size_t>(launch.lane)];
+  kernels::LaunchArgs args;
+  args.inputs = pointers.inputs;
+  args.outputs = pointers.outputs;
+  args.workspace = launch.workspace == graph::kNoBuffer ? nullptr : at(launch.workspace);
+  args.scratch = lane.scratch ? lane.scratch->data() : nullptr;
+  lane.stream->launch(*context.executables[static_cast<size_t>(launch.subgraph)], args, token,
+                      sink);
+}
+
+}  // namespace sgactor::actors

@@ -1,0 +1,138 @@
+#include "actors/runtime/rank_setup.h"
+
+#include "graph/base/units.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace sgactor::actors {
+namespace {
+
+constexpr int64_t kAlign = 256;
+// Enough to hide preparation; more would only hold memory.
+constexpr int32_t kMostFeedSlots = 4;
+
+/// Native bytes of a number as the scalar's type wants it.
+Result<std::vector<std::byte>> scalar_bytes(const TensorPlace& scalar, double value) {
+  std::vector<std::byte> out(static_cast<size_t>(scalar.type.bytes()));
+  if (scalar.type == TensorType{DType::kF64, {}}) {
+    std::memcpy(out.data(), &value, sizeof value);
+  } else if (scalar.type == TensorType{DType::kF32, {}}) {
+    const auto narrow = static_cast<float>(value);
+    std::memcpy(out.data(), &narrow, sizeof narrow);
+  } else {
+    return invalid_plan(fmt::format("scalar {} is {}", scalar.name, scalar.type.to_string()));
+  }
+  return out;
+}
+
+Result<double> scalar_value(const TensorPlace& scalar, int64_t step,
+                            const BatchSource::StepNumbers& numbers) {
+  if (scalar.name == "step") return static_cast<double>(step);
+  if (scalar.name == "inv_valid_tokens") return 1.0 / static_cast<double>(numbers.valid_tokens);
+  return invalid_plan(fmt::format("nobody sets scalar {}", scalar.name));
+}
+
+std::span<const std::byte> bytes_of(const std::vector<int32_t>& v) {
+  return std::as_bytes(std::span<const int32_t>(v));
+}
+
+Status check_batch_buffer(const ProgramContext& c, graph::BufferId b) {
+  const TensorType& type = c.buffer(b).type;
+  if (type.dtype == DType::kI32 && type.shape.rank() == 2) return {};
+  return invalid_plan(fmt::format("batch buffer {} is {}, expected i32[rows, tokens]",
+                                  c.buffer(b).name, type.to_string()));
+}
+
+Result<ProgramSetup> set_up_program(const ContextSpec& spec) {
+  ProgramSetup out;
+  SGA_ASSIGN(out.context, create_context(spec));
+  SGA_ASSIGN(out.staging, create_staging(*out.context));
+  return out;
+}
+
+}  // namespace
+
+Status FeedStaging::prepare(const ProgramContext& context, BatchSource& source, int64_t step,
+                            int32_t micro_batch, int32_t slot) {
+  Slot& s = slots[static_cast<size_t>(slot)];
+  SGA_TRY(source.fill(step, micro_batch, s.tokens, s.targets));
+  for (size_t b = 0; b < s.buffers.size(); ++b) {
+    const graph::BufferId id = context.schedule.batch_buffers[b];
+    SGA_TRY(context.backend->write_tensor(s.buffers[b], context.buffer(id).type,
+                                          bytes_of(id == context.tokens ? s.tokens : s.targets)));
+  }
+  if (micro_batch != 0) return {};
+  const auto parity = static_cast<size_t>(step % 2);
+  SGA_ASSIGN(numbers[parity], source.numbers(step));
+  for (size_t i = 0; i < context.scalars.size(); ++i) {
+    const TensorPlace& scalar = context.scalars[i];
+    SGA_ASSIGN(const double value, scalar_value(scalar, step, numbers[parity]));
+    SGA_ASSIGN(const std::vector<std::byte> native, scalar_bytes(scalar, value));
+    SGA_TRY(context.backend->write_tensor(scalars[parity][i], scalar.type, native));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<FeedStaging>> create_staging(const ProgramContext& context) {
+  auto out = std::make_unique<FeedStaging>();
+  const int32_t num_slots = std::min(2 * context.schedule.num_micro_batches, kMostFeedSlots);
+  int64_t bytes = 0;
+  std::vector<std::byte**> places;
+  std::vector<int64_t> offsets;
+  const auto reserve = [&](std::byte** place, int64_t n) {
+    places.push_back(place);
+    offsets.push_back(bytes);
+    bytes += round_up(n, kAlign);
+  };
+  out->slots.resize(static_cast<size_t>(num_slots));
+  for (FeedStaging::Slot& slot : out->slots) {
+    slot.buffers.resize(context.schedule.batch_buffers.size());
+    for (size_t b = 0; b < slot.buffers.size(); ++b) {
+      const graph::BufferId id = context.schedule.batch_buffers[b];
+      SGA_TRY(check_batch_buffer(context, id));
+      const auto n = static_cast<size_t>(context.buffer(id).type.num_elements());
+      (id == context.tokens ? slot.tokens : slot.targets).resize(n);
+      reserve(&slot.buffers[b], context.buffer(id).bytes);
+    }
+  }
+  for (std::vector<std::byte*>& scalars : out->scalars) {
+    scalars.resize(context.scalars.size());
+    for (size_t i = 0; i < scalars.size(); ++i) reserve(&scalars[i], context.scalars[i].bytes);
+  }
+  SGA_ASSIGN(out->memory, context.backend->allocate(bytes, "feed staging"));
+  for (size_t i = 0; i < places.size(); ++i) *places[i] = out->memory->data() + offsets[i];
+  return out;
+}
+
+Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& inputs,
+                              int32_t rank) {
+  RankSetup out;
+  out.rank = rank;
+  ContextSpec training{inputs.plan, rank, inputs.backend, nullptr};
+  SGA_ASSIGN(out.training, set_up_program(training));
+  std::vector<ProgramContext*> contexts = {out.training.context.get()};
+  if (inputs.validation_plan != nullptr && spec.validation_interval > 0) {
+    ContextSpec validation{inputs.validation_plan, rank, inputs.backend,
+                           out.training.context.get()};
+    SGA_ASSIGN(out.validation, set_up_program(validation));
+    contexts.push_back(out.validation.context.get());
+    out.validation.source =
+        create_validation_source(*inputs.validation_sampler, spec.validation_batches);
+  }
+  SGA_TRY(create_lanes(contexts));
+  if (!spec.checkpoint_root.empty()) {
+    SGA_ASSIGN(out.snapshots, SnapshotStaging::create(*out.training.context));
+  }
+  const ProgramContext& c = *out.training.context;
+  if (c.tokens == graph::kNoBuffer) return invalid_plan("the training plan reads no tokens");
+  out.training.source =
+      create_training_source(*inputs.sampler, inputs.plan->ranks[static_cast<size_t>(rank)].dp,
+                             c.schedule.num_micro_batches, c.buffer(c.tokens).type.shape.dim(0));
+  SGA_TRY(load_state(c, *inputs.initial_state));
+  return out;
+}
+
+}  // namespace sgactor::actors

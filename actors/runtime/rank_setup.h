@@ -1,0 +1,52 @@
+#pragma once
+#include "actors/runtime/batch_source.h"
+#include "actors/runtime/program_context.h"
+#include "actors/runtime/snapshot.h"
+#include "actors/runtime/training.h"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace sgactor::actors {
+
+/// Staging of a feeder, in the backend's storage, filled by the data service and copied into the
+/// arena in lane order. A ring of slots for micro-batches, and two slots for a step's scalars (step
+/// % 2).
+struct FeedStaging {
+  struct Slot {
+    std::vector<std::byte*> buffers;  ///< one a batch buffer of the schedule
+    std::vector<int32_t> tokens, targets;
+  };
+  std::vector<Slot> slots;
+  std::array<std::vector<std::byte*>, 2> scalars;  ///< one a scalar of the context
+  std::array<BatchSource::StepNumbers, 2> numbers;
+  std::unique_ptr<kernels::DeviceMemory> memory;
+
+  /// Fills slot `slot` with a micro-batch, and with micro-batch 0 the step's numbers and scalars.
+  /// Blocks; for a service.
+  Status prepare(const ProgramContext& context, BatchSource& source, int64_t step,
+                 int32_t micro_batch, int32_t slot);
+};
+Result<std::unique_ptr<FeedStaging>> create_staging(const ProgramContext& context);
+
+/// One program with what feeds it.
+struct ProgramSetup {
+  std::shared_ptr<ProgramContext> context;
+  std::shared_ptr<FeedStaging> staging;
+  std::shared_ptr<BatchSource> source;
+};
+/// Everything a worker needs to host one logical rank.
+struct RankSetup {
+  int32_t rank = 0;
+  ProgramSetup training;
+  ProgramSetup validation;                     ///< context is null: no validation
+  std::shared_ptr<SnapshotStaging> snapshots;  ///< null: no checkpoints
+};
+
+/// Compiles, allocates all memory of the run, loads the state. Blocks; on no actor's thread. Errors
+/// as create_context and the state source have them.
+Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& inputs, int32_t rank);
+
+}  // namespace sgactor::actors

@@ -1,0 +1,82 @@
+#include "actors/runtime/snapshot.h"
+
+#include "graph/base/units.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sgactor::actors {
+namespace {
+
+constexpr int64_t kAlign = 256;
+
+/// Segment of the launch that writes the tensor.
+std::string segment_of(const ProgramContext& context, graph::BufferId buffer) {
+  for (const graph::Launch& l : context.program->launches) {
+    if (std::find(l.outputs.begin(), l.outputs.end(), buffer) != l.outputs.end()) {
+      return context.plan->segments[static_cast<size_t>(l.segment)];
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string checkpoint_path(const std::string& root, int64_t step) {
+  return fmt::format("{}/step-{:08}", root, step);
+}
+
+Result<std::unique_ptr<SnapshotStaging>> SnapshotStaging::create(const ProgramContext& context) {
+  std::unique_ptr<SnapshotStaging> out(new SnapshotStaging(context));
+  int64_t bytes = 0;
+  std::vector<int64_t> offsets;
+  for (const TensorPlace& t : context.state) {
+    offsets.push_back(bytes);
+    bytes += round_up(t.bytes, kAlign);
+    out->segments_.push_back(segment_of(context, t.buffer));
+  }
+  SGA_ASSIGN(out->memory_, context.backend->allocate(bytes, "snapshot staging"));
+  for (int64_t offset : offsets) out->copies_.push_back(out->memory_->data() + offset);
+  const bool native =
+      context.plan->storage == graph::StorageModel::kNative && context.backend->host_visible();
+  if (!native) {
+    for (const TensorPlace& t : context.state) {
+      out->natives_.emplace_back(static_cast<size_t>(t.type.bytes()));
+    }
+  }
+  return out;
+}
+
+void SnapshotStaging::enqueue_copies(uint64_t token, uint64_t quiet_token,
+                                     kernels::CompletionSink& sink) {
+  kernels::Stream& stream = *context_.lanes->lanes[0].stream;
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    const TensorPlace& t = context_.state[i];
+    stream.copy(copies_[i], t.address, t.bytes, quiet_token, sink);
+  }
+  LaneSet::Lane& lane = context_.lanes->lanes[0];
+  stream.fill_zero(lane.marker, sizeof(uint64_t), token, sink);
+}
+
+Result<SnapshotStaging::Written> SnapshotStaging::write(const std::string& root,
+                                                        transport::CheckpointInfo info,
+                                                        int64_t keep) {
+  std::vector<transport::NamedTensor> tensors;
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    const TensorPlace& t = context_.state[i];
+    std::span<const std::byte> bytes(copies_[i], static_cast<size_t>(t.bytes));
+    if (!natives_.empty()) {
+      SGA_TRY(context_.backend->read_tensor(natives_[i], t.type, copies_[i]).with_context(t.name));
+      bytes = natives_[i];
+    }
+    tensors.push_back({t.name, t.type, bytes});
+  }
+  Written out;
+  out.path = checkpoint_path(root, info.step);
+  SGA_ASSIGN(out.stats, transport::write_checkpoint(root, std::move(info), tensors, segments_));
+  SGA_TRY(transport::prune_checkpoints(root, keep));
+  return out;
+}
+
+}  // namespace sgactor::actors

@@ -1,0 +1,42 @@
+#pragma once
+#include "actors/runtime/program_context.h"
+#include "transport/storage/checkpoint.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sgactor::actors {
+
+/// A second copy of a rank's state, allocated at start: copies of the state go there in lane order,
+/// and files are written from there while the next steps run.
+class SnapshotStaging {
+ public:
+  static Result<std::unique_ptr<SnapshotStaging>> create(const ProgramContext& context);
+
+  /// Puts copies of the whole state on lane 0's stream; `sink` hears `token` when the last is
+  /// complete and `quiet_token` for the others. Pre: the caller holds lane 0, and no write is under
+  /// way. Does not block.
+  void enqueue_copies(uint64_t token, uint64_t quiet_token, kernels::CompletionSink& sink);
+  /// Writes a checkpoint of what was copied, then prunes. Blocks; for a service.
+  struct Written {
+    std::string path;
+    transport::WriteStats stats;
+  };
+  Result<Written> write(const std::string& root, transport::CheckpointInfo info, int64_t keep);
+
+ private:
+  explicit SnapshotStaging(const ProgramContext& context) : context_(context) {}
+
+  const ProgramContext& context_;
+  std::unique_ptr<kernels::DeviceMemory> memory_;
+  std::vector<std::byte*> copies_;               // one a tensor of the state
+  std::vector<std::vector<std::byte>> natives_;  // where the device's storage is not the host's
+  std::vector<std::string> segments_;
+};
+
+/// "ROOT/step-00000010"
+std::string checkpoint_path(const std::string& root, int64_t step);
+
+}  // namespace sgactor::actors

@@ -1,0 +1,384 @@
+#include "actors/runtime/worker.h"
+
+#include "actors/core/lane_core.h"
+#include "actors/core/rank_step_core.h"
+#include "actors/runtime/shell.h"
+
+#include <array>
+#include <cstring>
+#include <optional>
+
+namespace sgactor::actors {
+namespace {
+
+/// One program of one rank under way.
+struct ProgramRun {
+  std::shared_ptr<ProgramHost> host;
+  std::shared_ptr<const Routes> routes;
+  RankStepCore core;
+  std::vector<LaneCore> lanes;
+  std::optional<int64_t> wanted;                        // to begin once its data is there
+  std::array<std::optional<StepPrepared>, 2> prepared;  // by step % 2
+  StepPrepared current;
+  int64_t kernel_ns_before = 0;
+
+  [[nodiscard]] const ProgramContext& context() const { return host->context(); }
+  [[nodiscard]] const LaneItem& item(int32_t lane, int32_t position) const {
+    return context().schedule.lanes[static_cast<size_t>(lane)][static_cast<size_t>(position)];
+  }
+};
+
+/// A pass over the held-out micro-batches; each is a step of the validation program.
+struct ValidationRun {
+  int64_t training_step = 0;
+  int64_t num_left = 0;
+  double loss_sum = 0;  // nats
+  int64_t valid_tokens = 0;
+};
+
+struct RankRun {
+  RankHost host;
+  std::vector<ProgramRun> programs;  // index: ProgramId
+  WriterActor writer;
+  ValidationRun validation;
+};
+
+struct WorkerState {
+  std::string name = "worker";
+  int32_t rank = -1;  // hosts several; failures of its own name none
+  std::shared_ptr<WorkerHost> host;
+  CoordinatorActor coordinator;
+  std::vector<RankRun> ranks;
+  int64_t generation = 1;
+  Probe probe;
+
+  RankRun* find(int32_t r) {
+    for (RankRun& run : ranks) {
+      if (run.host.rank == r) return &run;
+    }
+    return nullptr;
+  }
+  /// Null if a message names what this worker does not host.
+  ProgramRun* find(int32_t r, ProgramId program) {
+    RankRun* run = find(r);
+    if (run == nullptr || program < 0 || static_cast<size_t>(program) >= run->programs.size()) {
+      return nullptr;
+    }
+    return &run->programs[static_cast<size_t>(program)];
+  }
+};
+using Self = WorkerActor::stateful_pointer<WorkerState>;
+
+// --- start ---
+
+ProgramRun spawn_program(Self self, const std::shared_ptr<ProgramHost>& host, int64_t incarnation) {
+  ProgramRun run;
+  run.host = host;
+  const ProgramContext& context = host->context();
+  host->worker_sink->set_receiver(WorkerActor(self));
+  auto routes = std::make_shared<Routes>();
+  routes->rank = context.rank;
+  routes->incarnation = incarnation;
+  routes->worker = WorkerActor(self);
+  routes->pool = spawn_pool(self, host);
+  for (size_t l = 0; l < context.program->launches.size(); ++l) {
+    routes->subgraphs.push_back(spawn_subgraph(self, host, static_cast<graph::LaunchId>(l)));
+  }
+  routes->feeder = spawn_feeder(self, host);
+  run.routes = routes;
+  run.core = RankStepCore(context.schedule);
+  run.lanes.resize(context.schedule.lanes.size());
+  // The feeder last: it starts work, and whoever it talks to must know its routes by then.
+  const Wire wire{run.routes};
+  self->send(routes->pool, wire);
+  for (const SubgraphActor& s : routes->subgraphs) self->send(s, wire);
+  self->send(routes->feeder, wire);
+  return run;
+}
+
+void spawn_ranks(Self self) {
+  WorkerState& s = self->state;
+  for (const RankHost& host : s.host->ranks) {
+    RankRun& rank = s.ranks.emplace_back();
+    rank.host = host;
+    rank.programs.push_back(spawn_program(self, host.training, host.incarnation));
+    if (host.validation) {
+      rank.programs.push_back(spawn_program(self, host.validation, host.incarnation));
+    }
+    if (host.writer) {
+      rank.writer = spawn_writer(self, host.writer, WorkerActor(self), s.coordinator);
+    }
+    self->send(s.coordinator, RankReady{host.rank, host.incarnation});
+  }
+}
+
+// --- a step of a program ---
+
+void send_token(Self self, const ProgramRun& run, const Probe::Span& span, int32_t lane,
+                LanePoint at) {
+  const int32_t rank = run.context().rank;
+  const LaneToken token{rank, run.host->id, lane, at};
+  const LaneItem& item = run.item(lane, at.position);
+  span.sent(arrow_id(Arrow::kToken, rank, run.host->id, at.step, lane, at.position));
+  if (item.kind == ItemKind::kLaunch) {
+    self->send(run.routes->subgraphs[static_cast<size_t>(item.launch)], token);
+  } else if (item.kind == ItemKind::kFeed) {
+    self->send(run.routes->feeder, token);
+  } else {
+    self->send(run.routes->worker, token);
+  }
+}
+
+/// Numbers of the step and zeros for its accumulators go on the stream before its first launch.
+void enqueue_step_start(const ProgramRun& run, int64_t step) {
+  const ProgramContext& context = run.context();
+  kernels::Stream& stream = *context.lanes->lanes[0].stream;
+  const uint64_t quiet = pack({WorkKind::kQuiet, run.host->id, 0, 0, step});
+  const std::vector<std::byte*>& staged =
+      run.host->setup.staging->scalars[static_cast<size_t>(step % 2)];
+  for (size_t i = 0; i < context.scalars.size(); ++i) {
+    const TensorPlace& scalar = context.scalars[i];
+    stream.copy(scalar.address, staged[i], scalar.bytes, quiet, *run.host->worker_sink);
+  }
+  for (const TensorPlace& t : context.accumulators) {
+    stream.fill_zero(t.address, t.bytes, quiet, *run.host->worker_sink);
+  }
+}
+
+/// Begins the wanted step if its data is there.
+void begin_if_prepared(Self self, ProgramRun& run, const Probe::Span& span) {
+  if (!run.wanted) return;
+  const int64_t step = *run.wanted;
+  const std::optional<StepPrepared>& prepared = run.prepared[static_cast<size_t>(step % 2)];
+  if (!prepared || prepared->step != step) return;
+  run.wanted.reset();
+  run.current = *prepared;
+  if (Status st = run.core.begin(step); !st.ok()) return fail(self, st, step);
+  run.kernel_ns_before = run.context().lanes->lanes[0].kernel_ns.load();
+  enqueue_step_start(run, step);
+  for (size_t lane = 0; lane < run.lanes.size(); ++lane) {
+    send_token(self, run, span, static_cast<int32_t>(lane), {step, 0});
+  }
+}
+
+/// The lane has come to a commit or an end: learn when all before it is complete.
+void on_token(Self self, const LaneToken& msg) {
+  WorkerState& s = self->state;
+  const auto span = s.probe.handle(self, "lane_token", msg.at.step);
+  span.received(
+      arrow_id(Arrow::kToken, msg.rank, msg.program, msg.at.step, msg.lane, msg.at.position));
+  ProgramRun* run = s.find(msg.rank, msg.program);
+  if (run == nullptr) return fail(self, internal_error("lane token of a rank not hosted"));
+  if (Status st = run->lanes[static_cast<size_t>(msg.lane)].offer(msg.at); !st.ok()) {
+    return fail(self, st, msg.at.step);
+  }
+  const LaneItem& item = run->item(msg.lane, msg.at.position);
+  const WorkKind kind = item.kind == ItemKind::kCommit ? WorkKind::kCommit : WorkKind::kEnd;
+  LaneSet::Lane& lane = run->context().lanes->lanes[static_cast<size_t>(msg.lane)];
+  WorkName work{kind, msg.program, msg.lane, 0, msg.at.step};
+  // A worker hosts a handful of ranks: the micro-batch field of its own work carries which.
+  work.micro_batch = static_cast<int32_t>(s.find(msg.rank) - s.ranks.data());
+  lane.stream->fill_zero(lane.marker, sizeof(uint64_t), pack(work), *run->host->worker_sink);
+}
+
+float number_of(const ProgramContext& context, const TensorPlace* place, Status* status) {
+  if (place == nullptr || !status->ok()) return 0;
+  std::array<std::byte, sizeof(double)> native{};
+  const auto n = static_cast<size_t>(place->type.bytes());
+  if (place->type.num_elements() != 1 || n > native.size()) {
+    *status = invalid_plan(place->name + " is no number");
+    return 0;
+  }
+  *status = context.backend->read_tensor(std::span(native.data(), n), place->type, place->address);
+  if (place->type.dtype == DType::kF64) {
+    double wide = 0;
+    std::memcpy(&wide, native.data(), sizeof wide);
+    return static_cast<float>(wide);
+  }
+  float narrow = 0;
+  std::memcpy(&narrow, native.data(), sizeof narrow);
+  return narrow;
+}
+
+/// Reads what the step reports, away from the actor.
+void read_numbers(Self self, const ProgramRun& run) {
+  auto out = std::make_shared<NumbersRead>();
+  out->rank = run.context().rank;
+  out->program = run.host->id;
+  out->step = run.core.step();
+  run.host->services.device->submit(
+      [host = run.host, out] {
+        const ProgramContext& c = host->context();
+        Status status;
+        const TensorPlace* loss = c.find_report(graph::Role::kAccumulator, "loss");
+        if (loss == nullptr) loss = c.find_report(graph::Role::kLoss, "");
+        out->numbers.loss = number_of(c, loss, &status);
+        out->numbers.grad_norm =
+            number_of(c, c.find_report(graph::Role::kMetric, "grad_norm"), &status);
+        out->numbers.lr = number_of(c, c.find_report(graph::Role::kMetric, "lr"), &status);
+        return status;
+      },
+      [worker = WorkerActor(self), out](const Status& status) {
+        out->status = status;
+        caf::anon_send(worker, *out);
+      });
+}
+
+void on_complete(Self self, const WorkComplete& msg) {
+  WorkerState& s = self->state;
+  const WorkName work = unpack(msg.token);
+  const auto span = s.probe.handle(self, "work_complete", work.step);
+  if (!msg.status.ok()) return fail(self, msg.status, work.step);
+  const auto index = static_cast<size_t>(work.micro_batch);
+  if (index >= s.ranks.size()) return fail(self, internal_error("work of a rank not hosted"));
+  RankRun& rank = s.ranks[index];
+  ProgramRun& run = rank.programs[static_cast<size_t>(work.program)];
+  const bool commit = work.kind == WorkKind::kCommit;
+  const auto event =
+      run.core.on_lane_complete(work.lane, work.step, commit ? ItemKind::kCommit : ItemKind::kEnd);
+  if (!event.ok()) return fail(self, event.status(), work.step);
+  LaneCore& lane = run.lanes[static_cast<size_t>(work.lane)];
+  if (!commit) lane.pass();  // parked: the next step starts a new turn
+  if (*event == RankStepCore::Event::kVote) {
+    span.sent(arrow_id(Arrow::kVote, rank.host.rank, 0, work.step));
+    self->send(s.coordinator, Vote{rank.host.rank, rank.host.incarnation, s.generation, work.step});
+  } else if (*event == RankStepCore::Event::kDone) {
+    read_numbers(self, run);
+  }
+}
+
+void on_commit(Self self, const Commit& msg) {
+  WorkerState& s = self->state;
+  const auto span = s.probe.handle(self, "commit", msg.step);
+  for (RankRun& rank : s.ranks) {
+    span.received(arrow_id(Arrow::kCommit, rank.host.rank, 0, msg.step));
+    ProgramRun& run = rank.programs[kTraining];
+    const auto fresh = run.core.on_commit(msg.step);
+    if (!fresh.ok()) return fail(self, fresh.status(), msg.step);
+    if (!*fresh) continue;
+    for (size_t lane = 0; lane < run.lanes.size(); ++lane) {
+      LaneCore& core = run.lanes[lane];
+      if (!core.holds_token()) continue;
+      core.mark_ready(core.cursor());
+      if (!core.take()) continue;
+      send_token(self, run, span, static_cast<int32_t>(lane), core.pass());
+    }
+  }
+}
+
+void next_validation_batch(Self self, ProgramRun& run, const Probe::Span& span) {
+  run.wanted = run.core.step() < 0 ? run.host->first_step : run.core.step() + 1;
+  begin_if_prepared(self, run, span);
+}
+
+void on_numbers(Self self, const NumbersRead& msg) {
+  WorkerState& s = self->state;
+  const auto span = s.probe.handle(self, "numbers_read", msg.step);
+  if (!msg.status.ok()) return fail(self, msg.status, msg.step);
+  RankRun& rank = *s.find(msg.rank);
+  ProgramRun& run = rank.programs[static_cast<size_t>(msg.program)];
+  if (msg.program == kTraining) {
+    const int64_t kernel_ns = run.context().lanes->lanes[0].kernel_ns.load() - run.kernel_ns_before;
+    span.sent(arrow_id(Arrow::kDone, msg.rank, 0, msg.step));
+    self->send(s.coordinator,
+               StepDone{msg.rank, rank.host.incarnation, msg.step, msg.numbers, kernel_ns,
+                        run.current.valid_tokens, run.current.sample_hash});
+    return;
+  }
+  ValidationRun& v = rank.validation;
+  const int64_t valid = run.current.valid_tokens;
+  v.loss_sum += static_cast<double>(msg.numbers.loss) * static_cast<double>(valid);
+  v.valid_tokens += valid;
+  if (--v.num_left > 0) return next_validation_batch(self, run, span);
+  self->send(s.coordinator, ValidationDone{msg.rank, v.training_step,
+                                           v.loss_sum / static_cast<double>(v.valid_tokens)});
+}
+
+void on_begin_validation(Self self, const BeginValidation& msg) {
+  const auto span = self->state.probe.handle(self, "begin_validation", msg.step);
+  for (RankRun& rank : self->state.ranks) {
+    if (rank.programs.size() <= kValidation) {
+      return fail(self, internal_error("validation without a validation program"), msg.step);
+    }
+    rank.validation = {msg.step, msg.num_batches, 0, 0};
+    next_validation_batch(self, rank.programs[kValidation], span);
+  }
+}
+
+/// Links bring the exits of both sides: only the coordinator's is an order. What becomes of an
+/// actor of ours its down message says.
+void watch(Self self) {
+  self->set_exit_handler([self](caf::exit_msg& msg) {
+    if (msg.source == self->state.coordinator) self->quit(msg.reason);
+  });
+  self->set_down_handler([self](caf::down_msg& msg) {
+    Status status = from_caf(msg.reason);
+    if (status.ok()) status = internal_error("an actor ended before the run did");
+    self->send(self->state.coordinator, FaultReport{status.origin().rank, status});
+  });
+}
+
+WorkerActor::behavior_type worker_actor(Self self, const std::shared_ptr<WorkerHost>& host,
+                                        const CoordinatorActor& coordinator) {
+  install_handlers(self);
+  watch(self);
+  WorkerState& s = self->state;
+  s.host = host;
+  s.coordinator = coordinator;
+  s.probe = Probe(host->shared, "worker");
+  spawn_ranks(self);
+  return {
+      [self](const BeginStep& msg) {
+        WorkerState& st = self->state;
+        const auto span = st.probe.handle(self, "begin_step", msg.step);
+        st.generation = msg.generation;
+        for (RankRun& rank : st.ranks) {
+          span.received(arrow_id(Arrow::kBegin, rank.host.rank, 0, msg.step));
+          ProgramRun& run = rank.programs[kTraining];
+          if (!st.probe.shared().allocations_at_start) {
+            st.probe.shared().allocations_at_start = run.context().backend->allocation_stats();
+          }
+          if (msg.step <= run.core.step()) continue;  // sent again
+          run.wanted = msg.step;
+          begin_if_prepared(self, run, span);
+        }
+      },
+      [self](const Commit& msg) { on_commit(self, msg); },
+      [self](const BeginValidation& msg) { on_begin_validation(self, msg); },
+      [self](const TakeSnapshot& msg) {
+        const auto span = self->state.probe.handle(self, "take_snapshot", msg.step);
+        for (RankRun& rank : self->state.ranks) self->send(rank.writer, msg);
+      },
+      [self](const SnapshotEnqueued& msg) {
+        const auto span = self->state.probe.handle(self, "snapshot_enqueued", msg.step);
+        self->send(self->state.coordinator, msg);
+      },
+      [self](const Finish&) {
+        for (RankRun& rank : self->state.ranks) {
+          self->send(rank.programs[kTraining].routes->pool, AskPoolReport{});
+        }
+      },
+      [self](const LaneToken& msg) { on_token(self, msg); },
+      [self](const WorkComplete& msg) { on_complete(self, msg); },
+      [self](const StepPrepared& msg) {
+        const auto span = self->state.probe.handle(self, "step_prepared", msg.step);
+        ProgramRun* run = self->state.find(msg.rank, msg.program);
+        if (run == nullptr) return fail(self, internal_error("data of a rank not hosted"));
+        run->prepared[static_cast<size_t>(msg.step % 2)] = msg;
+        begin_if_prepared(self, *run, span);
+      },
+      [self](const NumbersRead& msg) { on_numbers(self, msg); },
+      [self](const PoolReport& msg) {
+        self->send(self->state.coordinator, RankFinished{msg.rank, msg.stats});
+      },
+  };
+}
+
+}  // namespace
+
+WorkerActor spawn_worker(caf::local_actor* parent, const std::shared_ptr<WorkerHost>& host,
+                         const CoordinatorActor& coordinator) {
+  return parent->spawn<caf::linked + caf::monitored>(worker_actor, host, coordinator);
+}
+
+}  // namespace sgactor::actors

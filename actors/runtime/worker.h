@@ -1,0 +1,32 @@
+#pragma once
+#include "actors/protocol/interfaces.h"
+#include "actors/runtime/members.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace sgactor::actors {
+
+/// One logical rank on a worker.
+struct RankHost {
+  int32_t rank = 0;
+  int64_t incarnation = 1;
+  std::shared_ptr<ProgramHost> training;
+  std::shared_ptr<ProgramHost> validation;  ///< null: none
+  std::shared_ptr<WriterHost> writer;       ///< null: no checkpoints
+};
+
+/// What a worker hosts: an ordered set of logical ranks of one device.
+struct WorkerHost {
+  std::vector<RankHost> ranks;
+  std::shared_ptr<RunShared> shared;
+};
+
+/// Spawns a worker, linked to and monitored by `parent` (a coordinator). It spawns the actors of
+/// its ranks, tells them who is who, and reports RankReady for each. A failure of one of them
+/// becomes a FaultReport; the worker itself goes on until it is ended.
+WorkerActor spawn_worker(caf::local_actor* parent, const std::shared_ptr<WorkerHost>& host,
+                         const CoordinatorActor& coordinator);
+
+}  // namespace sgactor::actors

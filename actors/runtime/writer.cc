@@ -1,0 +1,105 @@
+#include "actors/runtime/members.h"
+#include "actors/runtime/shell.h"
+
+#include <optional>
+
+namespace sgactor::actors {
+namespace {
+
+struct WriterState {
+  std::string name = "checkpoint writer";
+  int32_t rank = 0;
+  std::shared_ptr<WriterHost> host;
+  WorkerActor worker;
+  CoordinatorActor coordinator;
+  bool busy = false;               // staging holds a snapshot that is not on disk yet
+  std::optional<int64_t> waiting;  // a step whose snapshot waits for staging
+  Probe probe;
+};
+using Self = WriterActor::stateful_pointer<WriterState>;
+
+/// The worker has lent the lanes.
+void copy_out(Self self, int64_t step) {
+  WriterState& s = self->state;
+  s.busy = true;
+  WorkName work{WorkKind::kSnapshot, kTraining, 0, 0, step};
+  const uint64_t token = pack(work);
+  work.kind = WorkKind::kQuiet;
+  s.host->snapshots->enqueue_copies(token, pack(work), *s.host->sink);
+  self->send(s.worker, SnapshotEnqueued{s.rank, step});
+}
+
+void write(Self self, int64_t step) {
+  const std::shared_ptr<WriterHost>& host = self->state.host;
+  auto result = std::make_shared<SnapshotWritten>();
+  result->step = step;
+  host->services.storage->submit(
+      [host, step, result]() -> Status {
+        transport::CheckpointInfo info = host->info;
+        info.step = step;
+        info.data_position = step;
+        SGA_ASSIGN(const SnapshotStaging::Written written,
+                   host->snapshots->write(host->root, std::move(info), host->keep));
+        result->path = written.path;
+        result->bytes_written = written.stats.bytes_written;
+        result->bytes_reused = written.stats.bytes_reused;
+        result->seconds = written.stats.seconds;
+        return {};
+      },
+      [writer = WriterActor(self), result](const Status& status) {
+        result->status = status;
+        caf::anon_send(writer, *result);
+      });
+}
+
+WriterActor::behavior_type writer_actor(Self self, const std::shared_ptr<WriterHost>& host,
+                                        const WorkerActor& worker,
+                                        const CoordinatorActor& coordinator) {
+  install_handlers(self);
+  WriterState& s = self->state;
+  s.rank = host->rank;
+  s.host = host;
+  s.worker = worker;
+  s.coordinator = coordinator;
+  host->sink->set_receiver(WriterActor(self));
+  s.probe = Probe(host->shared, "checkpoint writer");
+  return {
+      [self](const TakeSnapshot& msg) {
+        WriterState& st = self->state;
+        const auto span = st.probe.handle(self, "take_snapshot", msg.step);
+        // Storage that is slower than the interval between checkpoints holds the run back here:
+        // the alternative is to lose a checkpoint that was asked for.
+        if (st.busy) {
+          st.waiting = msg.step;
+        } else {
+          copy_out(self, msg.step);
+        }
+      },
+      [self](const WorkComplete& msg) {
+        const WorkName work = unpack(msg.token);
+        const auto span = self->state.probe.handle(self, "work_complete", work.step);
+        if (!msg.status.ok()) return fail(self, msg.status, work.step);
+        write(self, work.step);
+      },
+      [self](const SnapshotWritten& msg) {
+        WriterState& st = self->state;
+        const auto span = st.probe.handle(self, "snapshot_written", msg.step);
+        if (!msg.status.ok()) return fail(self, msg.status, msg.step);
+        st.busy = false;
+        self->send(st.coordinator, msg);
+        if (!st.waiting) return;
+        const int64_t step = *st.waiting;
+        st.waiting.reset();
+        copy_out(self, step);
+      },
+  };
+}
+
+}  // namespace
+
+WriterActor spawn_writer(caf::local_actor* parent, const std::shared_ptr<WriterHost>& host,
+                         const WorkerActor& worker, const CoordinatorActor& coordinator) {
+  return parent->spawn<caf::linked + caf::monitored>(writer_actor, host, worker, coordinator);
+}
+
+}  // namespace sgactor::actors

@@ -1,0 +1,97 @@
+#include "actors/core/step_core.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace sgactor::actors {
+namespace {
+
+using Action = StepCore::Action;
+
+/// What a run does: a letter an action, with the step. `stop_after`: the stop comes then.
+std::string run(const StepPolicy& policy, int64_t stop_after = -1) {
+  StepCore core(policy);
+  std::string out;
+  while (true) {
+    const bool stop = stop_after >= 0 && core.last_done() >= stop_after;
+    switch (core.next(stop)) {
+      case Action::kBeginStep:
+        out += std::to_string(core.step()) + " ";
+        EXPECT_TRUE(core.on_step_done(core.step()).ok());
+        break;
+      case Action::kCheckpoint:
+        out += "c" + std::to_string(core.last_done()) + " ";
+        break;
+      case Action::kValidate:
+        out += "v" + std::to_string(core.last_done()) + " ";
+        break;
+      case Action::kFinish:
+        return out + (core.interrupted() ? "interrupted" : "done");
+    }
+  }
+}
+
+TEST(StepCore, RunsToTheLastStep) {
+  StepPolicy policy;
+  policy.last_step = 3;
+  EXPECT_EQ(run(policy), "1 2 3 done");
+  policy.can_checkpoint = true;
+  EXPECT_EQ(run(policy), "1 2 3 c3 done");
+  policy.final_checkpoint = false;
+  EXPECT_EQ(run(policy), "1 2 3 done");
+}
+
+TEST(StepCore, TakesCheckpointsAndValidatesAtIntervals) {
+  StepPolicy policy;
+  policy.first_step = 3;
+  policy.last_step = 7;
+  policy.can_checkpoint = true;
+  policy.checkpoint_interval = 2;
+  policy.can_validate = true;
+  policy.validation_interval = 4;
+  EXPECT_EQ(run(policy), "3 4 c4 v4 5 6 c6 7 c7 v7 done");
+}
+
+TEST(StepCore, AStopFinishesTheStepAndTakesACheckpoint) {
+  StepPolicy policy;
+  policy.last_step = 9;
+  policy.can_checkpoint = true;
+  policy.final_checkpoint = false;
+  EXPECT_EQ(run(policy, 2), "1 2 c2 interrupted");
+  policy.checkpoint_interval = 2;
+  EXPECT_EQ(run(policy, 2), "1 2 c2 interrupted");
+  EXPECT_EQ(run(policy, 0), "interrupted");
+  EXPECT_EQ(run(policy, 9), "1 2 c2 3 4 c4 5 6 c6 7 8 c8 9 done");
+}
+
+TEST(StepCore, NothingLeftIsDone) {
+  StepPolicy policy;
+  policy.first_step = 5;
+  policy.last_step = 4;
+  policy.can_checkpoint = true;
+  EXPECT_EQ(run(policy), "done");
+}
+
+TEST(StepCore, RefusesAStepThatIsNotOpen) {
+  StepCore core(StepPolicy{});
+  EXPECT_FALSE(core.on_step_done(1).ok());
+  EXPECT_EQ(core.next(false), Action::kBeginStep);
+  EXPECT_FALSE(core.on_step_done(2).ok());
+}
+
+TEST(StepCore, LossesAddUpAsATree) {
+  const auto sum = [](std::vector<float> losses) {
+    std::vector<RankNumbers> ranks;
+    for (float l : losses) ranks.push_back({l, 0, 0});
+    return tree_sum_losses(ranks);
+  };
+  EXPECT_EQ(sum({}), 0.0F);
+  EXPECT_EQ(sum({1.5F}), 1.5F);
+  // (1 + 2^-24) + (2^-24 + 2^-24): left to right each small one would be lost.
+  EXPECT_EQ(sum({1.0F, 0x1p-24F, 0x1p-24F, 0x1p-24F}), 1.0F + 0x1p-23F);
+  EXPECT_EQ(sum({1.0F, 2.0F, 4.0F}), 7.0F);
+}
+
+}  // namespace
+}  // namespace sgactor::actors
