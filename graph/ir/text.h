@@ -17,8 +17,11 @@ namespace sgactor::graph {
 ///     output %3 activation "h"
 ///   }
 ///
-/// '#' starts a comment. Value names in the text may be any %identifier. Floats print with 17
-/// digits where needed, so that they round-trip.
+/// '#' starts a comment. An op without '@' is of phase forward; segments may be left out, then on
+/// all ops. A line `segments embed, "layer.0"` is printed only where the ops do not bring the
+/// segments up in their order. Inputs may stand between ops; values are defined before they are
+/// used. Value names in the text may be any %identifier. Floats print with 17 digits where needed,
+/// so that they round-trip.
 std::string print_graph(const Graph& graph);
 /// Errors: kInvalidArgument "line 3, column 9: …"; never crashes on hostile text (fuzzed). The
 /// result is verified.
