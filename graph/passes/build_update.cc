@@ -1,6 +1,7 @@
 #include "graph/passes/build_update.h"
 
 #include "graph/ir/builder.h"
+#include "graph/passes/rewrite.h"
 
 #include <fmt/format.h>
 
@@ -268,19 +269,13 @@ Result<std::vector<UpdateParameter>> collect_update_parameters(
     ++num_uses[parameter];
     types[parameter] = &training.type(output.value);
   }
-  std::vector<int32_t> first_segment(training.inputs().size(), -1);  // by input
+  std::unordered_map<std::string_view, const Op*> first_use;  // by parameter
   for (const Op& op : training.ops()) {
     for (ValueId v : op.operands) {
       const Value& value = training.value(v);
-      if (value.producer == kNoOp && first_segment[value.result] < 0) {
-        first_segment[value.result] = op.segment;
-      }
-    }
-  }
-  std::unordered_map<std::string_view, int32_t> segments;
-  for (size_t i = 0; i < training.inputs().size(); ++i) {
-    if (training.inputs()[i].role == Role::kParameter) {
-      segments[training.inputs()[i].name] = first_segment[i];
+      if (value.producer != kNoOp) continue;
+      const GraphInput& input = training.inputs()[value.result];
+      if (input.role == Role::kParameter) first_use.emplace(input.name, &op);
     }
   }
   std::vector<UpdateParameter> found;
@@ -291,12 +286,11 @@ Result<std::vector<UpdateParameter>> collect_update_parameters(
       return invalid_plan(fmt::format("accumulator of \"{}\" is {}, the parameter {}", spec.name,
                                       types[spec.name]->to_string(), spec.type.to_string()));
     }
-    const auto segment = segments.find(spec.name);
-    if (segment == segments.end() || segment->second < 0) {
+    const auto user = first_use.find(spec.name);
+    if (user == first_use.end()) {
       return invalid_plan("parameter \"" + spec.name + "\" has a gradient but no use");
     }
-    found.push_back(
-        {spec, uses->second, training.segments()[static_cast<size_t>(segment->second)]});
+    found.push_back({spec, uses->second, segment_name(training, *user->second)});
     num_uses.erase(uses);
   }
   if (!num_uses.empty()) {

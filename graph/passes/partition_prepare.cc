@@ -231,11 +231,18 @@ Result<OutputFixer::Action> OutputFixer::decide(const GraphOutput& output) {
 }
 
 ValueId OutputFixer::add_copy(GraphCopier& copier, ValueId v, const Op& home) const {
+  const TensorType& type = graph_.type(v);
+  // Times one is exact for floats; a cast may round where a backend computes wider than the type.
+  const bool number = is_float(type.dtype);
   Attrs attrs;
-  attrs.set("dtype", graph_.type(v).dtype);
+  if (number) {
+    attrs.set("factor", 1.0);
+  } else {
+    attrs.set("dtype", type.dtype);
+  }
   Graph& graph = copier.graph();
-  const OpId copied =
-      graph.add_op(OpKind::kCast, {copier[v]}, attrs, {graph_.type(v)}, home.phase, home.segment);
+  const OpId copied = graph.add_op(number ? OpKind::kScale : OpKind::kCast, {copier[v]}, attrs,
+                                   {type}, home.phase, home.segment);
   return graph.op(copied).results[0];
 }
 

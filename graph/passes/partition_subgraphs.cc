@@ -252,7 +252,7 @@ Status Partitioner::add_piece(const GraphView& view, const InputIndex& names,
   std::vector<ValueId> outputs;
   Graph body = extract_ops(view, ops, &inputs, &outputs);
   const Op& first = graph.op(ops[0]);
-  const std::string& segment = graph.segments()[static_cast<size_t>(first.segment)];
+  const std::string segment = segment_name(graph, first);
   Launch launch;
   launch.name = fmt::format("{}.{}", segment, to_string(first.phase));
   launch.phase = first.phase;

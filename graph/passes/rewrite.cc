@@ -2,6 +2,7 @@
 
 #include "graph/base/hash.h"
 #include "graph/ir/op_table.h"
+#include "graph/plan/body_storage.h"
 
 #include <bit>
 #include <unordered_map>
@@ -40,11 +41,25 @@ bool same_computation(const Op& a, const Op& b) {
          a.operands == b.operands && a.attrs == b.attrs;
 }
 
-bool updates_in_place(const Op& op) {
-  for (const AliasSpec& alias : op_info(op.kind).aliases) {
-    if (alias.kind == AliasSpec::Kind::kMust) return true;
+/// Ops that must stay apart from equal ones: those that update an operand in place, and those whose
+/// results are updated (each update needs bytes of its own).
+std::vector<bool> find_unmergeable(const Graph& graph) {
+  std::vector<bool> found(graph.ops().size(), false);
+  for (OpId o = 0; o < graph.ops().size(); ++o) {
+    const Op& op = graph.op(o);
+    for (uint32_t r = 0; r < op.results.size(); ++r) {
+      ValueId v = aliased_operand(op, r, AliasSpec::Kind::kMust);
+      if (v == kNoValue) continue;
+      found[o] = true;
+      // The whole chain of views between the owner of the bytes and the update.
+      while (v != kNoValue && graph.value(v).producer != kNoOp) {
+        const Value& value = graph.value(v);
+        found[value.producer] = true;
+        v = aliased_operand(graph.op(value.producer), value.result, AliasSpec::Kind::kView);
+      }
+    }
   }
-  return false;
+  return found;
 }
 
 std::vector<bool> find_needed(const Graph& graph) {
@@ -99,12 +114,13 @@ void GraphCopier::copy_outputs() {
 
 Graph clean_graph(const Graph& graph, bool merge_equal) {
   const std::vector<bool> needed = find_needed(graph);
+  const std::vector<bool> unmergeable = find_unmergeable(graph);
   GraphCopier copier(graph);
   std::unordered_multimap<uint64_t, OpId> seen;  // by hash, ops of the new graph
   for (OpId o = 0; o < graph.ops().size(); ++o) {
     if (!needed[o]) continue;
     const Op& old = graph.op(o);
-    if (!merge_equal || updates_in_place(old)) {
+    if (!merge_equal || unmergeable[o]) {
       copier.copy(o);
       continue;
     }
@@ -194,7 +210,7 @@ Graph extract_ops(const GraphView& view, const std::vector<OpId>& ops, std::vect
     for (ValueId v : op.operands) operands.push_back(map[v]);
     std::vector<TensorType> types;
     for (ValueId v : op.results) types.push_back(graph.type(v));
-    const int32_t segment = body.segment_index(graph.segments()[static_cast<size_t>(op.segment)]);
+    const int32_t segment = body.segment_index(segment_name(graph, op));
     const OpId copied =
         body.add_op(op.kind, std::move(operands), op.attrs, types, op.phase, segment);
     for (size_t r = 0; r < op.results.size(); ++r) map[op.results[r]] = body.op(copied).results[r];
@@ -207,6 +223,11 @@ Graph extract_ops(const GraphView& view, const std::vector<OpId>& ops, std::vect
     }
   }
   return body;
+}
+
+std::string segment_name(const Graph& graph, const Op& op) {
+  const auto index = static_cast<size_t>(op.segment);
+  return index < graph.segments().size() ? graph.segments()[index] : std::string();
 }
 
 }  // namespace sgactor::graph

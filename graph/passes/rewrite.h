@@ -2,6 +2,7 @@
 #include "graph/ir/graph.h"
 #include "graph/passes/pattern_rewriter.h"
 
+#include <string>
 #include <vector>
 
 namespace sgactor::graph {
@@ -46,5 +47,8 @@ Graph extract_ops(const Graph& graph, const std::vector<OpId>& ops, std::vector<
 /// Same, for callers that cut one graph many times.
 Graph extract_ops(const GraphView& view, const std::vector<OpId>& ops, std::vector<ValueId>* inputs,
                   std::vector<ValueId>* outputs);
+
+/// Name of an op's segment; empty in a graph without segments.
+std::string segment_name(const Graph& graph, const Op& op);
 
 }  // namespace sgactor::graph

@@ -1,0 +1,158 @@
+// Random graphs, cut at random segments and laid into an arena, compute what they computed whole.
+#include "graph/base/philox.h"
+#include "graph/ir/verify.h"
+#include "graph/passes/partition_subgraphs.h"
+#include "graph/passes/plan_memory.h"
+#include "graph/passes/rewrite.h"
+#include "tests/unit/graph/ir/random_graph.h"
+#include "tests/unit/graph/passes/run_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+namespace sgactor::graph {
+namespace {
+
+/// A forward graph of a few segments in order, with many outputs: several of one value, views,
+/// inputs, and new states of its accumulators.
+Graph make_forward(uint64_t seed, int num_ops) {
+  const Graph source = random_graph(seed, num_ops);
+  const PhiloxStream draw{seed, 99};
+  Graph graph;
+  graph.name = "random";
+  std::vector<ValueId> map(source.values().size(), kNoValue);
+  for (const GraphInput& input : source.inputs()) {
+    Role role = input.role;
+    if (role == Role::kActivation) role = Role::kParameter;
+    if (role == Role::kParameter && draw.below(0, 2) == 0) role = Role::kAccumulator;
+    map[input.value] = graph.add_input(source.type(input.value), role, input.name);
+  }
+  for (const char* segment : {"a", "b.0", "b.1", "c"}) graph.segment_index(segment);
+  for (OpId o = 0; o < source.ops().size(); ++o) {
+    const Op& op = source.op(o);
+    std::vector<ValueId> operands;
+    std::vector<TensorType> types;
+    for (ValueId v : op.operands) operands.push_back(map[v]);
+    for (ValueId v : op.results) types.push_back(source.type(v));
+    const auto segment = static_cast<int32_t>(4 * o / source.ops().size());
+    const OpId copied = graph.add_op(op.kind, operands, op.attrs, types, Phase::kForward, segment);
+    for (size_t r = 0; r < op.results.size(); ++r) map[op.results[r]] = graph.op(copied).results[r];
+  }
+  std::vector<bool> updated(graph.values().size(), false);
+  for (const Op& op : graph.ops()) {
+    if (op.kind == OpKind::kAccumulate) updated[op.operands[0]] = true;
+  }
+  const uint64_t num_outputs = 1 + draw.below(1, 6);
+  for (uint64_t k = 0; k < num_outputs; ++k) {
+    const auto v = static_cast<ValueId>(draw.below(10 + k, graph.values().size()));
+    if (updated[v]) continue;
+    graph.add_output(v, Role::kMetric, "out" + std::to_string(k));
+  }
+  graph.add_output(static_cast<ValueId>(graph.values().size() - 1), Role::kLogits, "last");
+  for (const GraphInput& input : graph.inputs()) {
+    if (input.role != Role::kAccumulator) continue;
+    for (ValueId v = 0; v < graph.values().size(); ++v) {
+      if (graph.type(v) != graph.type(input.value) || updated[v] || draw.below(100 + v, 3) != 0) {
+        continue;
+      }
+      graph.add_output(v, Role::kAccumulator, input.name);
+      break;
+    }
+  }
+  return graph;
+}
+
+Values random_inputs(const Graph& graph, uint64_t seed) {
+  Values values;
+  uint64_t stream = 0;
+  for (const GraphInput& input : graph.inputs()) {
+    const PhiloxStream draw{seed, ++stream};
+    const TensorType& type = graph.type(input.value);
+    for (int64_t i = 0; i < type.num_elements(); ++i) {
+      const auto index = static_cast<uint64_t>(i);
+      values[input.name].push_back(is_float(type.dtype) ? draw.normal(index) : 0);
+    }
+  }
+  return values;
+}
+
+/// Equal bits, or both NaN (random graphs take logarithms of what comes).
+bool same(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (std::memcmp(&a[i], &b[i], sizeof(double)) != 0) return false;
+  }
+  return true;
+}
+
+TEST(RandomPartitionTest, PlansComputeWhatGraphsDo) {
+  int num_planned = 0;
+  int num_refused = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    const Graph graph = make_forward(seed, 5 + static_cast<int>(seed % 40));
+    const Status good = verify(graph);
+    ASSERT_TRUE(good.ok()) << good.to_string();
+    Result<Plan> plan = partition_forward(graph, StorageModel::kFloat64);
+    if (!plan.ok()) {
+      // Only what a random graph may ask for and no plan can give: an old state that another
+      // subgraph reads when it may have been replaced, or one input in place of another.
+      const std::string& message = plan.status().message();
+      EXPECT_TRUE(message.find("that another subgraph updates") != std::string::npos ||
+                  message.find("is another input") != std::string::npos)
+          << message;
+      ++num_refused;
+      continue;
+    }
+    const Status planned = plan_memory(*plan, 64);
+    ASSERT_TRUE(planned.ok()) << "seed " << seed << ": " << planned.to_string();
+    const Status verified = verify_plan(*plan);
+    ASSERT_TRUE(verified.ok()) << "seed " << seed << ": " << verified.to_string();
+    ++num_planned;
+
+    const Values inputs = random_inputs(graph, seed);
+    Values whole = inputs;
+    // A gather from an empty table has no value.
+    if (const Status ran = run_graph(graph, whole); ran.code() == Code::kInvalidArgument) continue;
+    Values batch;
+    for (const GraphInput& input : graph.inputs()) batch[input.name] = inputs.at(input.name);
+    Values cut = inputs;
+    Values packed = inputs;
+    ASSERT_TRUE(run_by_buffers(*plan, {batch}, cut).ok()) << "seed " << seed;
+    ASSERT_TRUE(run_in_arena(*plan, {batch}, packed).ok()) << "seed " << seed;
+    for (const GraphOutput& output : graph.outputs()) {
+      EXPECT_TRUE(same(cut.at(output.name), whole.at(output.name)))
+          << "seed " << seed << ", " << output.name;
+      EXPECT_TRUE(same(packed.at(output.name), whole.at(output.name)))
+          << "seed " << seed << ", " << output.name;
+    }
+  }
+  EXPECT_GT(num_planned, 150);
+  EXPECT_GT(num_refused, 0);
+}
+
+TEST(CleanGraphTest, ComputesTheSameWithFewerOps) {
+  int num_removed = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    const Graph graph = make_forward(seed, 30);
+    const Graph clean = clean_graph(graph);
+    ASSERT_TRUE(verify(clean).ok()) << verify(clean).to_string();
+    ASSERT_EQ(clean.outputs().size(), graph.outputs().size());
+    num_removed += static_cast<int>(graph.ops().size() - clean.ops().size());
+    Values a = random_inputs(graph, seed);
+    Values b = a;
+    const bool computable = run_graph(graph, a).ok();
+    if (!computable) continue;
+    ASSERT_TRUE(run_graph(clean, b).ok());
+    for (const GraphOutput& output : graph.outputs()) {
+      EXPECT_TRUE(same(a.at(output.name), b.at(output.name))) << "seed " << seed;
+    }
+    EXPECT_EQ(clean_graph(clean), clean) << "seed " << seed;
+  }
+  EXPECT_GT(num_removed, 200);
+}
+
+}  // namespace
+}  // namespace sgactor::graph
