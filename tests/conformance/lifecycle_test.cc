@@ -12,21 +12,6 @@ extern "C" const char* __asan_default_options() { return "allocator_may_return_n
 namespace sgactor::testing {
 namespace {
 
-TEST(BackendTable, UnknownAndUnavailableAreToldApart) {
-  kernels::BackendTable table;
-  table.add({"here",
-             [](const kernels::BackendOptions&) { return kernels::create_reference_backend({}); },
-             ""});
-  table.add({"gone", {}, "libgone.so: cannot open shared object file"});
-  EXPECT_TRUE(table.create("here", {}).ok());
-  const Status unknown = table.create("hear", {}).status();
-  EXPECT_EQ(unknown.code(), Code::kUnsupported);
-  EXPECT_NE(unknown.message().find("here, gone"), std::string::npos) << unknown.message();
-  const Status gone = table.create("gone", {}).status();
-  EXPECT_EQ(gone.code(), Code::kUnsupported);
-  EXPECT_NE(gone.message().find("libgone.so"), std::string::npos) << gone.message();
-}
-
 class Presence : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Presence, IsThereOrSaysWhyNot) {

@@ -77,8 +77,13 @@ class Ops : public ::testing::TestWithParam<std::tuple<std::string, OpKind>> {
     const RunResult got = run_on(*backend_, c.graph, c.inputs);
     if (got.status.code() != Code::kUnsupported) return true;
     EXPECT_NE(dtype, DType::kF32) << got.status.to_string();
-    EXPECT_NE(got.status.message().find(graph::op_info(kind_).name), std::string::npos)
-        << got.status.to_string();
+    // The op itself, or the forward op that a gradient's case begins with.
+    bool named = false;
+    for (const graph::Op& op : c.graph.ops()) {
+      const std::string op_name(graph::op_info(op.kind).name);
+      named = named || got.status.message().find(op_name) != std::string::npos;
+    }
+    EXPECT_TRUE(named) << got.status.to_string();
     return false;
   }
 
@@ -150,15 +155,14 @@ TEST_P(Ops, SameBitsOnOneTwoAndThreeThreads) {
     PhiloxDraw draw(100 + seed);
     const OpCase c = make_case(kind_, {.max_dim = 260, .max_elements = 150000}, draw);
     ASSERT_TRUE(c.status.ok()) << c.status.to_string();
-    std::optional<RunResult> first;
+    std::vector<std::vector<std::byte>> first;
     for (const int32_t num_threads : {1, 2, 3, 3}) {
       Result<std::unique_ptr<kernels::Backend>> backend = create(name_, num_threads);
       ASSERT_TRUE(backend.ok());
-      RunResult got = run_on(**backend, c.graph, c.inputs);
+      const RunResult got = run_on(**backend, c.graph, c.inputs);
       ASSERT_TRUE(got.status.ok()) << got.status.to_string();
-      if (!first) first = std::move(got);
-      EXPECT_EQ(got.outputs.empty() ? first->outputs : got.outputs, first->outputs)
-          << text_of(c) << " on " << num_threads << " threads";
+      if (num_threads == 1) first = got.outputs;
+      EXPECT_EQ(got.outputs, first) << text_of(c) << " on " << num_threads << " threads";
     }
   }
 }
