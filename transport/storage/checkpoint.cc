@@ -123,27 +123,14 @@ Status write_chunks(ChunkWriter& writer, const std::vector<NamedTensor>& tensors
   return writer.finish();
 }
 
-/// Chunks must be durable already. The order of the calls is what makes a checkpoint atomic.
+/// Chunks must be durable already. An old COMMIT may stay until it is replaced: it does not fit the
+/// new manifest.
 Status commit_step(FileSystem& files, const std::string& root, const std::string& step_dir,
                    const std::string& manifest) {
-  const std::string commit_path = step_dir + "/COMMIT";
-  const std::string commit = commit_text(manifest);
   SGA_TRY(files.make_directory(step_dir));
-  SGA_ASSIGN(const FileSystem::Info old, files.info(commit_path));
-  if (old.exists) {
-    const Result<std::string> old_commit = files.read(commit_path, kMaxManifestBytes);
-    const Result<std::string> old_manifest =
-        files.read(step_dir + "/manifest.bin", kMaxManifestBytes);
-    const bool same =
-        old_commit.ok() && old_manifest.ok() && *old_commit == commit && *old_manifest == manifest;
-    if (!same) {
-      SGA_TRY(files.remove_file(commit_path));
-      SGA_TRY(files.sync_directory(step_dir));
-    }
-  }
   SGA_TRY(replace_file(files, step_dir + "/manifest.bin", manifest));
   SGA_TRY(files.sync_directory(root));
-  return replace_file(files, commit_path, commit);
+  return replace_file(files, step_dir + "/COMMIT", commit_text(manifest));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ Result<std::vector<Listed>> list_with_chunks(const std::string& root,
   return all;
 }
 
-/// COMMIT goes first, so that a crash leaves a step that nothing takes for whole.
+/// COMMIT goes first, and durably: none may outlive a chunk that it vouches for.
 Status remove_step(FileSystem& files, const std::string& step_dir) {
   SGA_ASSIGN(const FileSystem::Info commit, files.info(step_dir + "/COMMIT"));
   if (commit.exists) {
@@ -122,8 +122,6 @@ Status prune_checkpoints(const std::string& root, int64_t keep, std::shared_ptr<
   if (std::none_of(all.begin(), all.end(), [](const Listed& l) { return l.listing.status.ok(); }))
     return {};
   for (const std::string& step_dir : removed) SGA_TRY(remove_step(*files, step_dir));
-  // The removals are on disk before a chunk goes: no COMMIT may outlive what it vouches for.
-  SGA_TRY(files->sync_directory(dir));
   return remove_other_chunks(*files, dir + "/chunks", chunks);
 }
 

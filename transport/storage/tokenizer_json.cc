@@ -9,6 +9,7 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 namespace sgactor::transport {
@@ -155,6 +156,8 @@ class Parser {
   Status read_added(const Json& added) {
     if (added.is_null()) return {};
     if (!added.is_array()) return bad("\"added_tokens\" is not a list");
+    std::unordered_set<std::string> texts;
+    std::unordered_set<int32_t> ids;
     for (const Json& token : added) {
       const std::string text(text_of(member(token, "content")));
       if (text.empty()) return bad("an added token has no content");
@@ -163,11 +166,10 @@ class Parser {
         if (flag(token, key, false))
           return not_implemented(fmt::format("{} of added token '{}'", key, text));
       const std::string_view taken = parts_.model.bytes(id);
-      if (!taken.empty() && taken != text && taken != token_bytes(text))
+      if (!taken.empty() && taken != text)
         return bad(fmt::format("added token '{}' has the id {} of another token", text, id));
-      for (const ByteLevelBpe::AddedToken& other : parts_.added)
-        if (other.text == text || other.id == id)
-          return bad(fmt::format("added token '{}' or its id {} is given twice", text, id));
+      if (!texts.insert(text).second || !ids.insert(id).second)
+        return bad(fmt::format("added token '{}' or its id {} is given twice", text, id));
       parts_.added.push_back({text, id});
     }
     return {};

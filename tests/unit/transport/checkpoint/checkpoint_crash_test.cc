@@ -100,6 +100,26 @@ TEST(CheckpointCrash, PruningKeepsTheNewest) {
                   {3}, {3});
 }
 
+TEST(CheckpointCrash, PruningLeavesNoCommitWithoutItsChunks) {
+  const Disk start = disk_with({1, 2, 3});
+  bool done = false;
+  for (int64_t n = 0; !done; ++n) {
+    ASSERT_LT(n, 1000);
+    const Disk files = start->after_kill();
+    files->die_after(n);
+    done = prune_checkpoints("/c", 1, files).ok();
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      const auto list = list_checkpoints("/c", files->after_power_cut(seed));
+      ASSERT_TRUE(list.ok());
+      for (const CheckpointListing& found : *list) {
+        if (found.status.ok()) continue;
+        EXPECT_NE(found.status.message().find("COMMIT: no such file"), std::string::npos)
+            << n << ": " << found.status.message();
+      }
+    }
+  }
+}
+
 TEST(CheckpointCrash, ASecondPowerCutLosesNothingThatWasWhole) {
   // A process is killed, another one reuses its chunks and commits, then the power fails.
   const Disk start = disk_with({1});
