@@ -209,23 +209,25 @@ Result<OutputFixer::Action> OutputFixer::decide(const GraphOutput& output) {
   if (state != kNoValue && graph_.type(state) != graph_.type(output.value)) {
     return error("has another type than the input of this name");
   }
+  const auto crossing = crossing_.find(root);
+  const bool crosses = crossing != crossing_.end();
   if (storage_.is_input(root)) {
     const bool unchanged = view_root(graph_, output.value) == root;
     if (root == state && unchanged) return Action::kDrop;
     if (unchanged && state != kNoValue) return error("is another input");
     if (unchanged) return Action::kCopy;
     if (root != state) return error("updates an input of another name in place");
+    if (crosses) return error("is updated in place and read by another subgraph");
     return claimed_.insert(root).second ? Action::kKeep : Action::kCopy;
   }
   if (state != kNoValue) {
     const PieceKey home = piece_of(graph_.op(graph_.value(root).producer));
     SGA_TRY(check_overwrite(graph_, storage_, state, home)
                 .with_context(std::string(to_string(output.role)) + " \"" + output.name + "\""));
-    if (!can_take_bytes(root, state)) return Action::kCopy;
+    // A new state goes to the next step; what others read in this one is a value of its own.
+    if (crosses || !can_take_bytes(root, state)) return Action::kCopy;
   }
-  const auto crossing = crossing_.find(root);
-  const bool crosses_elsewhere =
-      crossing != crossing_.end() && *crossing->second.begin() != output.value;
+  const bool crosses_elsewhere = crosses && *crossing->second.begin() != output.value;
   if (crosses_elsewhere || !claimed_.insert(root).second) return Action::kCopy;
   return Action::kKeep;
 }

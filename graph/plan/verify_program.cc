@@ -229,6 +229,7 @@ Status ProgramVerifier::check_edge(LaunchId id, const LaunchInput& input) const 
   const auto& writers = writers_[static_cast<size_t>(input.buffer)];
   const bool writes =
       std::find(l.outputs.begin(), l.outputs.end(), input.buffer) != l.outputs.end();
+  const bool repeats = fires_per_micro_batch(l.phase);
   EdgeKind expected = EdgeKind::kState;
   switch (b.kind) {
     case BufferKind::kParameter:
@@ -239,7 +240,9 @@ Status ProgramVerifier::check_edge(LaunchId id, const LaunchInput& input) const 
       expected = EdgeKind::kBatch;
       break;
     case BufferKind::kAccumulator:
-      if (!writes) expected = EdgeKind::kLastMicroBatch;
+      if (writes) break;
+      if (repeats) return invalid_plan("an accumulator is read before the last micro-batch");
+      expected = EdgeKind::kLastMicroBatch;
       break;
     case BufferKind::kMetric:
     case BufferKind::kActivation:
@@ -258,12 +261,8 @@ Status ProgramVerifier::check_edge(LaunchId id, const LaunchInput& input) const 
   }
   if (writes) return invalid_plan("updates in place what another launch produces");
   const bool producer_repeats = fires_per_micro_batch(launch(input.producer).phase);
-  const bool repeats = fires_per_micro_batch(l.phase);
   if (expected == EdgeKind::kSameMicroBatch && producer_repeats != repeats) {
     return invalid_plan("producer and reader do not fire alike");
-  }
-  if (expected == EdgeKind::kLastMicroBatch && repeats) {
-    return invalid_plan("an accumulator is read before the last micro-batch");
   }
   return {};
 }
