@@ -1,4 +1,5 @@
 // sgactor bench: how fast the actors and a training step are on this machine.
+#include "actors/runtime/actor_bench.h"
 #include "actors/runtime/training.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/device.h"
@@ -22,6 +23,10 @@ struct BenchOptions {
   std::string job;
   std::string devices = "cpu";
   int64_t steps = 10;
+  int32_t actors = 64;
+  int64_t messages = 200000;
+  int32_t window = 64;
+  int32_t threads = 2;
   bool json = false;
 };
 
@@ -108,6 +113,31 @@ Result<int> bench_step(const CommandLine& line, const BenchOptions& options) {
   return kExitDone;
 }
 
+Result<int> bench_actors(const CommandLine& line, const BenchOptions& options) {
+  SGA_ASSIGN(const auto symbolic, create_device(*line.backends, {"symbolic", {}}));
+  SGA_ASSIGN(const actors::ActorBenchResult r,
+             actors::bench_actor_chain(*symbolic, options.actors, options.messages, options.window,
+                                       options.threads));
+  if (options.json) {
+    nlohmann::ordered_json out;
+    out["actors"] = r.num_actors;
+    out["handles"] = r.num_handles;
+    out["messages"] = r.num_messages;
+    out["seconds"] = r.seconds;
+    out["handles_s"] = r.handles_per_second;
+    out["messages_s"] = r.messages_per_second;
+    std::cout << out.dump() << "\n";
+    return kExitDone;
+  }
+  std::cout << fmt::format(
+      "chain       {} subgraph actors, {} tensors under way, {} threads\nhandles     {}, {} a "
+      "second\nmessages    {}, {} a second\ntook        {}\n",
+      r.num_actors, options.window, options.threads, r.num_handles,
+      format_count(r.handles_per_second), r.num_messages, format_count(r.messages_per_second),
+      format_seconds(r.seconds));
+  return kExitDone;
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, CommandLine& line) {
@@ -121,6 +151,18 @@ void add_bench(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   step->add_option("--devices", options->devices, "as for train")->capture_default_str();
   step->add_flag("--json", options->json, "one JSON object");
+  CLI::App* chain =
+      bench->add_subcommand("actors", "messages a second through a chain of subgraph actors");
+  chain->add_option("--actors", options->actors, "length of the chain")->capture_default_str();
+  chain->add_option("--messages", options->messages, "tensors sent through")->capture_default_str();
+  chain->add_option("--window", options->window, "tensors under way")->capture_default_str();
+  chain->add_option("--threads", options->threads, "of the actor scheduler")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  chain->add_flag("--json", options->json, "one JSON object");
+  chain->callback([&line, options] {
+    line.action = [&line, options] { return bench_actors(line, *options); };
+  });
   step->callback(
       [&line, options] { line.action = [&line, options] { return bench_step(line, *options); }; });
 }

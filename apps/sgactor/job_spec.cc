@@ -190,15 +190,15 @@ std::string write_job(const JobSpec& job, bool comments) {
   const JobSpec defaults;
   for (const JobSection& section : job_sections()) {
     if (!out.empty()) out += "\n";
-    out += "[" + std::string(section.name) + "]";
-    out += comments ? "  # " + std::string(section.help) + "\n" : "\n";
+    out += fmt::format("[{}]", section.name);
+    out += comments ? fmt::format("  # {}\n", section.help) : "\n";
     for (const JobKey& key : job_keys()) {
       if (key.section != section.name) continue;
       if (comments) {
-        out += "# " + std::string(key.help) + "\n#   " + expectation(key) + "; default " +
-               value_as_toml(key, defaults) + "\n";
+        out += fmt::format("# {}\n#   {}; default {}\n", key.help, expectation(key),
+                           value_as_toml(key, defaults));
       }
-      out += std::string(key.name) + " = " + value_as_toml(key, job) + "\n";
+      out += fmt::format("{} = {}\n", key.name, value_as_toml(key, job));
     }
   }
   return out;

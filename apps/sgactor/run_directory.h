@@ -6,14 +6,15 @@
 
 namespace sgactor::apps {
 
-/// Where a run keeps what: job.resolved.toml, metrics.jsonl, validation.jsonl, audit.jsonl, trace/,
-/// ckpt/, report.json. Names only; the functions below do the work.
+/// Where a run keeps what: job.resolved.toml, metrics.jsonl, validation.jsonl, audit.jsonl,
+/// journal.log (commits), trace/, ckpt/, report.json. Names only; the functions below do the work.
 struct RunDirectory {
   std::string path;
   [[nodiscard]] std::string job() const { return path + "/job.resolved.toml"; }
   [[nodiscard]] std::string metrics() const { return path + "/metrics.jsonl"; }
   [[nodiscard]] std::string validation() const { return path + "/validation.jsonl"; }
   [[nodiscard]] std::string audit() const { return path + "/audit.jsonl"; }
+  [[nodiscard]] std::string journal() const { return path + "/journal.log"; }
   [[nodiscard]] std::string trace() const { return path + "/trace/rank0_trace.json.gz"; }
   [[nodiscard]] std::string checkpoints() const { return path + "/ckpt"; }
   [[nodiscard]] std::string report() const { return path + "/report.json"; }

@@ -56,6 +56,7 @@ actors::TrainingSpec training_spec(const JobSpec& job, const RunDirectory& run,
   spec.checkpoint_interval = job.checkpoint.interval;
   spec.keep_checkpoints = job.checkpoint.keep;
   spec.checkpoint_root = run.checkpoints();
+  spec.journal_file = run.journal();
   transport::CheckpointInfo& info = spec.checkpoint_template;
   info.schema_hash = setup.training.compiled.plan.schema_hash;
   info.mesh = "pp=1 dp=1 tp=1";

@@ -9,25 +9,8 @@
 namespace sgactor::apps {
 namespace {
 
-/// Remembers the graph whose schema_hash the plan will carry. Which pass that is, the compiler
-/// decides; hashes tell.
-struct GraphKeeper {
-  std::vector<std::pair<uint64_t, std::string>> seen;
-
-  void keep(const graph::Graph& training) {
-    const uint64_t hash = graph::schema_hash(training);
-    for (const auto& [known, bytes] : seen) {
-      if (known == hash) return;
-    }
-    seen.emplace_back(hash, graph::serialize_graph(training));
-  }
-  [[nodiscard]] std::string find(uint64_t hash) const {
-    for (const auto& [known, bytes] : seen) {
-      if (known == hash) return bytes;
-    }
-    return {};
-  }
-};
+/// The pass after which the training graph is the one that schema_hash names.
+constexpr std::string_view kSchemaPass = "note_schema";
 
 Result<transport::Datasets> open_data(const JobSpec& job, int64_t vocab_size) {
   transport::DataSpec spec;
@@ -75,17 +58,13 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
     log::warn("training.seq_len {} is longer than the model's max_position_embeddings {}",
               job.training.seq_len, result.config.max_position_embeddings);
   }
-  GraphKeeper keeper;
   graph::CompileOptions options = compile_options(job, storage);
   options.dump = [&](const std::string& pass, const graph::Graph& training,
                      const graph::Graph& update) {
-    if (dump)
-      dump(pass, training, update);
-    else
-      keeper.keep(training);
+    if (pass == kSchemaPass) result.graph_bytes = graph::serialize_graph(training);
+    if (dump) dump(pass, training, update);
   };
   SGA_ASSIGN(result.compiled, graph::compile_training(result.config, options));
-  result.graph_bytes = keeper.find(result.compiled.plan.schema_hash);
   return result;
 }
 
@@ -105,9 +84,10 @@ Result<TrainingSetup> set_up_training(const JobSpec& job, graph::StorageModel st
   forward.seq_len = job.training.seq_len;
   SGA_ASSIGN(setup.validation,
              graph::compile_forward(config, forward, compile_options(job, storage)));
+  // The runtime takes validation batch i as step i of this sampler.
   setup.validation_sampler = std::make_unique<transport::Sampler>(
-      setup.data.validation, seed, job.training.seq_len,
-      job.training.micro_batch_size * job.training.validation_batches, /*shuffle=*/false);
+      setup.data.validation, seed, job.training.seq_len, job.training.micro_batch_size,
+      /*shuffle=*/false);
   return setup;
 }
 

@@ -13,7 +13,7 @@
 namespace sgactor::tests {
 namespace {
 
-using Run = ProgramTest;
+using ProgramRun = ProgramTest;
 using nlohmann::json;
 
 std::set<std::string> keys_of(const json& object) {
@@ -22,7 +22,7 @@ std::set<std::string> keys_of(const json& object) {
   return keys;
 }
 
-TEST_F(Run, VersionNamesBackendsAndWhyOneIsMissing) {
+TEST_F(ProgramRun, VersionNamesBackendsAndWhyOneIsMissing) {
   const ProgramResult r = run({"--version"});
   EXPECT_EQ(r.exit_code, 0);
   EXPECT_EQ(r.out.rfind("sgactor ", 0), 0U) << r.out;
@@ -35,7 +35,7 @@ TEST_F(Run, VersionNamesBackendsAndWhyOneIsMissing) {
   EXPECT_FALSE(exists("runs"));
 }
 
-TEST_F(Run, HelpIsThere) {
+TEST_F(ProgramRun, HelpIsThere) {
   EXPECT_EQ(run({"--help"}).exit_code, 0);
   for (const char* sub : {"init", "train", "generate", "plan", "ckpt", "bench"}) {
     const ProgramResult r = run({sub, "--help"});
@@ -45,7 +45,7 @@ TEST_F(Run, HelpIsThere) {
   EXPECT_EQ(run({}).exit_code, 2);
 }
 
-TEST_F(Run, InitPrintsAJobThatParses) {
+TEST_F(ProgramRun, InitPrintsAJobThatParses) {
   const ProgramResult r = run({"init", "--preset", "llama-15m", "--training.steps=3"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.out.find("preset = \"llama-15m\""), std::string::npos);
@@ -55,7 +55,7 @@ TEST_F(Run, InitPrintsAJobThatParses) {
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
 }
 
-TEST_F(Run, PlanJsonHasExactlyTheKeys) {
+TEST_F(ProgramRun, PlanJsonHasExactlyTheKeys) {
   const ProgramResult r = run({"plan", "job.toml", "--json"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   const json plan = json::parse(r.out);
@@ -73,7 +73,7 @@ TEST_F(Run, PlanJsonHasExactlyTheKeys) {
   EXPECT_LT(plan["ops"]["after"], plan["ops"]["before"]);
 }
 
-TEST_F(Run, PlanDumpsEveryPass) {
+TEST_F(ProgramRun, PlanDumpsEveryPass) {
   const ProgramResult r = run({"plan", "job.toml", "--dump-ir", "ir"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.out.find("parameters"), std::string::npos) << r.out;
@@ -86,7 +86,7 @@ TEST_F(Run, PlanDumpsEveryPass) {
   EXPECT_GE(files, 4);
 }
 
-TEST_F(Run, LargePresetsPlanWithoutMemory) {
+TEST_F(ProgramRun, LargePresetsPlanWithoutMemory) {
   for (const char* preset : {"llama-8b", "llama-70b"}) {
     write("large.toml", std::string("[model]\npreset = \"") + preset +
                             "\"\n[training]\nseq_len = 4096\nmicro_batch_size = 1\n");
@@ -99,7 +99,7 @@ TEST_F(Run, LargePresetsPlanWithoutMemory) {
   }
 }
 
-TEST_F(Run, TrainWritesTheRunDirectory) {
+TEST_F(ProgramRun, TrainWritesTheRunDirectory) {
   const ProgramResult r = run({"train", "job.toml", "--run-dir", "out", "--log.trace_steps=2",
                                "--training.validation_interval=3", "--log.sample_tokens=20"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
@@ -118,14 +118,14 @@ TEST_F(Run, TrainWritesTheRunDirectory) {
   EXPECT_EQ(r.out.find('\x1b'), std::string::npos) << "colours, but no terminal";
 }
 
-TEST_F(Run, TwiceTheSameBits) {
+TEST_F(ProgramRun, TwiceTheSameBits) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "a", "--devices", "cpu:1"}).exit_code, 0);
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "b", "--devices", "cpu:2"}).exit_code, 0);
   EXPECT_EQ(loss_bits("a").size(), 6U);
   EXPECT_EQ(loss_bits("a"), loss_bits("b"));
 }
 
-TEST_F(Run, ResumedRunKeepsTheBits) {
+TEST_F(ProgramRun, ResumedRunKeepsTheBits) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "whole"}).exit_code, 0);
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "half", "--training.steps=3"}).exit_code, 0);
   const ProgramResult r =
@@ -139,7 +139,7 @@ TEST_F(Run, ResumedRunKeepsTheBits) {
   EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
 }
 
-TEST_F(Run, ResumeSkipsACutCheckpointAndSaysSo) {
+TEST_F(ProgramRun, ResumeSkipsACutCheckpointAndSaysSo) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "out"}).exit_code, 0);
   const auto bits = loss_bits("out");
   const std::string manifest = "out/ckpt/step-00000006/manifest.bin";
@@ -155,7 +155,7 @@ TEST_F(Run, ResumeSkipsACutCheckpointAndSaysSo) {
   EXPECT_EQ(loss_bits("out"), bits);  // lines 5 and 6 were cut and written again
 }
 
-TEST_F(Run, ResumeRefusesAnotherModelNamingTheOp) {
+TEST_F(ProgramRun, ResumeRefusesAnotherModelNamingTheOp) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "out"}).exit_code, 0);
   std::string config = read("tiny/config.json");
   config.replace(config.find("\"intermediate_size\": 64"), 23, "\"intermediate_size\": 96");
@@ -166,7 +166,7 @@ TEST_F(Run, ResumeRefusesAnotherModelNamingTheOp) {
                  {"training.seed", "started with 1", "skip or repeat samples"});
 }
 
-TEST_F(Run, ExportThenImportIsBitIdentical) {
+TEST_F(ProgramRun, ExportThenImportIsBitIdentical) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "out", "--checkpoint.export_hf=true"}).exit_code,
             0);
   ASSERT_EQ(run({"ckpt", "export", "out", "hf"}).exit_code, 0);
@@ -184,7 +184,7 @@ TEST_F(Run, ExportThenImportIsBitIdentical) {
   EXPECT_EQ(loss_bits("on"), loss_bits("on2"));
 }
 
-TEST_F(Run, CkptListsAndShows) {
+TEST_F(ProgramRun, CkptListsAndShows) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "out"}).exit_code, 0);
   const ProgramResult ls = run({"ckpt", "ls", "out"});
   EXPECT_EQ(ls.exit_code, 0) << ls.err;
@@ -203,7 +203,7 @@ TEST_F(Run, CkptListsAndShows) {
   }
 }
 
-TEST_F(Run, GenerateIsDeterministic) {
+TEST_F(ProgramRun, GenerateIsDeterministic) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "out"}).exit_code, 0);
   const std::vector<std::string> command = {
       "generate", "out", "--prompt", "line ", "--seed", "3", "--max-tokens", "30", "--top-k", "20"};
@@ -218,7 +218,7 @@ TEST_F(Run, GenerateIsDeterministic) {
   expect_refused({"generate", "out", "--prompt", ""}, {"--prompt"});
 }
 
-TEST_F(Run, InterruptCheckpointsAndExits130) {
+TEST_F(ProgramRun, InterruptCheckpointsAndExits130) {
   const int pid = start({"train", "job.toml", "--run-dir", "out", "--training.steps=1000000",
                          "--checkpoint.interval=0", "--optimizer.decay_steps=20"});
   // The first line of metrics says that the steps have begun; nothing to wait for but the file.
@@ -239,7 +239,7 @@ TEST_F(Run, InterruptCheckpointsAndExits130) {
   EXPECT_EQ(static_cast<int64_t>(loss_bits("out").size()), steps + 1);
 }
 
-TEST_F(Run, OtherBackendsTrainToo) {
+TEST_F(ProgramRun, OtherBackendsTrainToo) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "cpu"}).exit_code, 0);
   const ProgramResult r = run({"train", "job.toml", "--run-dir", "ref", "--devices", "reference"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
@@ -249,7 +249,7 @@ TEST_F(Run, OtherBackendsTrainToo) {
     EXPECT_NEAR(json::parse(x)["loss"], json::parse(y)["loss"], 1e-4);
 }
 
-TEST_F(Run, BenchStepWritesNothing) {
+TEST_F(ProgramRun, BenchStepWritesNothing) {
   const auto before = snapshot();
   const ProgramResult r = run({"bench", "step", "job.toml", "--steps", "3", "--json"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
