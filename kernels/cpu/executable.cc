@@ -33,11 +33,14 @@ void CpuExecutable::profile(bool on) {
 Status CpuExecutable::run(ThreadPool& pool, const LaunchArgs& args) const {
   for (size_t v = 0; v < recipes_.size(); ++v) {
     const Recipe& recipe = recipes_[v];
-    std::byte* base = recipe.constant != nullptr ? recipe.constant : base_of(recipe.place, args);
+    std::byte* base = recipe.constant != nullptr ? recipe.constant
+                      : recipe.in_scratch        ? args.scratch
+                                                 : base_of(recipe.place, args);
     resolved_[v] = base == nullptr ? nullptr : base + recipe.place.offset;
   }
   ThreadPool::Session session(pool);
-  const Frame frame{.values = resolved_.data(), .scratch = args.scratch, .pool = &session};
+  const Frame frame{
+      .values = resolved_.data(), .scratch = args.scratch + step_scratch_offset_, .pool = &session};
   for (size_t i = 0; i < steps_.size(); ++i) {
     const int64_t start = profiling_ ? now_ns() : 0;
     if (Status s = steps_[i].run(frame); !s.ok()) return s.with_context(name_);

@@ -30,9 +30,11 @@ struct NamedStep {
   Step run;
 };
 
-/// Where a value is found at launch: a place of the request, or a constant of the executable.
+/// Where a value is found at launch: a place of the request, scratch, or a constant of the
+/// executable.
 struct Recipe {
   Place place;
+  bool in_scratch = false;  ///< at place.offset of the scratch
   std::byte* constant = nullptr;
 };
 
@@ -57,6 +59,7 @@ class CpuExecutable final : public Executable {
   std::vector<NamedStep> steps_;
   std::vector<std::unique_ptr<DeviceMemory>> constants_;
   int64_t scratch_bytes_ = 0;
+  int64_t step_scratch_offset_ = 0;  ///< scratch before this holds values
   // Filled anew by each launch; legal because an executable runs on one stream at a time.
   mutable std::vector<std::byte*> resolved_;
   mutable std::vector<int64_t> step_ns_;

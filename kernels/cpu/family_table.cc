@@ -12,6 +12,7 @@ const KernelTable& kernel_table() {
     add_pointwise_kernels(t);
     add_row_kernels(t);
     add_training_kernels(t);
+    add_gemm_kernels(t);
     return t;
   }();
   return table;

@@ -81,9 +81,24 @@ struct KernelTable {
                          const float* delta_R);
   float (*dot)(const float* a, const float* b, int64_t n);
 
+  /// Matmul on packed operands. Panels of gemm_rows rows of op(A) or gemm_columns columns of op(B),
+  /// each panel k deep, a panel starts at (first row or column) * k floats; the last one may be
+  /// half as wide, its padding is zero. packed_floats() bounds the space.
+  int32_t gemm_rows, gemm_columns;
+  void (*pack_a)(float* to, const float* a, int64_t lda, bool trans, int64_t m, int64_t k);
+  void (*pack_b)(float* to, const float* b, int64_t ldb, bool trans, int64_t n, int64_t k);
+  /// C[m, n] = or += op(A) op(B). An element's bits depend on k alone, not on m, n or the cut.
+  void (*gemm_packed)(float* c, int64_t ldc, const float* a, const float* b, int64_t m, int64_t n,
+                      int64_t k, bool accumulate);
+
   void (*bf16_to_f32)(float* y, const uint16_t* x, int64_t n);
   void (*f32_to_bf16)(uint16_t* y, const float* x, int64_t n);
 };
+
+/// Floats that `extent` rows or columns take when packed in panels of `unit`.
+constexpr int64_t packed_floats(int64_t extent, int64_t unit, int64_t k) {
+  return (extent + unit - 1) / unit * unit * k;
+}
 
 namespace baseline {
 const KernelTable& kernel_table();

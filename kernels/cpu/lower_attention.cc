@@ -15,7 +15,8 @@ namespace {
 using graph::Op;
 using graph::ValueId;
 
-constexpr int64_t kBlockRows = 64;
+// A multiple of the rows of every family's matmul kernel.
+constexpr int64_t kBlockRows = 96;
 constexpr int64_t kBlockColumns = 256;
 // Fewer (batch, group) pairs than this leave threads idle: then dk, dv and dq are computed by
 // separate, finer tasks, at the price of computing the scores twice.
@@ -48,7 +49,18 @@ struct BlockScratch {
   float sum_R[kBlockRows];
   float other_R[kBlockRows];  ///< correction forward, delta backward
   int32_t visible_R[kBlockRows];
+  float* gemm = nullptr;  ///< scratch of gemm(), behind this struct
 };
+constexpr int64_t kStructBytes = (sizeof(BlockScratch) + 63) / 64 * 64;
+
+int64_t thread_scratch_bytes() { return kStructBytes + gemm_scratch_bytes(); }
+
+BlockScratch& scratch_of(const Frame& f, int32_t thread) {
+  std::byte* base = f.scratch + thread * thread_scratch_bytes();
+  auto& s = *reinterpret_cast<BlockScratch*>(base);
+  s.gemm = reinterpret_cast<float*>(base + kStructBytes);
+  return s;
+}
 
 Attention attention_of(const Lowering& low, const Op& op, ValueId q, ValueId k) {
   const Shape& qs = low.type(q).shape;
@@ -87,14 +99,15 @@ struct Forward {
     const int64_t seen = a.columns_seen(row, R);
     for (int64_t column = 0; column < seen; column += kBlockColumns) {
       const int64_t C = std::min(kBlockColumns, seen - column);
-      gemm({.trans_b = true,
+      gemm(*kernels,
+           {.trans_b = true,
             .m = R,
             .n = C,
             .k = a.K,
             .lda = q_stride,
             .ldb = k_stride,
             .ldc = kBlockColumns},
-           q_RK, f.ptr<float>(k) + a.at(b, column, g, a.G), s.s_RC);
+           q_RK, f.ptr<float>(k) + a.at(b, column, g, a.G), s.s_RC, s.gemm);
       set_visible(a, row, R, column, C, s.visible_R);
       kernels->attention_softmax(s.s_RC, kBlockColumns, R, C, s.visible_R, a.scale, s.max_R,
                                  s.sum_R, s.other_R);
@@ -102,14 +115,15 @@ struct Forward {
         float* o_row = o_RK + r * q_stride;
         kernels->unary[kScale](o_row, o_row, a.K, s.other_R[r]);
       }
-      gemm({.m = R,
+      gemm(*kernels,
+           {.m = R,
             .n = a.K,
             .k = C,
             .lda = kBlockColumns,
             .ldb = k_stride,
             .ldc = q_stride,
             .accumulate = column > 0},
-           s.s_RC, f.ptr<float>(v) + a.at(b, column, g, a.G), o_RK);
+           s.s_RC, f.ptr<float>(v) + a.at(b, column, g, a.G), o_RK, s.gemm);
     }
     float* lse_R = f.ptr<float>(lse) + (b * a.H + h) * a.T + row;
     for (int64_t r = 0; r < R; ++r) {
@@ -148,8 +162,8 @@ struct Backward {
                       .lda = q_stride,
                       .ldb = k_stride,
                       .ldc = kBlockColumns};
-    gemm(scores, f.ptr<float>(q) + q_at, f.ptr<float>(k) + k_at, s.s_RC);
-    gemm(scores, f.ptr<float>(d_o) + q_at, f.ptr<float>(v) + k_at, s.dp_RC);
+    gemm(*kernels, scores, f.ptr<float>(q) + q_at, f.ptr<float>(k) + k_at, s.s_RC, s.gemm);
+    gemm(*kernels, scores, f.ptr<float>(d_o) + q_at, f.ptr<float>(v) + k_at, s.dp_RC, s.gemm);
     set_visible(a, row, R, column, C, s.visible_R);
     kernels->attention_grad(s.s_RC, s.dp_RC, kBlockColumns, R, C, s.visible_R, a.scale,
                             f.ptr<float>(lse) + (b * a.H + h) * a.T + row, s.other_R);
@@ -162,18 +176,19 @@ struct Backward {
                          .ldb = q_stride,
                          .ldc = k_stride,
                          .accumulate = true};
-      gemm(to_keys, s.s_RC, f.ptr<float>(d_o) + q_at, f.ptr<float>(dv) + k_at);
-      gemm(to_keys, s.dp_RC, f.ptr<float>(q) + q_at, f.ptr<float>(dk) + k_at);
+      gemm(*kernels, to_keys, s.s_RC, f.ptr<float>(d_o) + q_at, f.ptr<float>(dv) + k_at, s.gemm);
+      gemm(*kernels, to_keys, s.dp_RC, f.ptr<float>(q) + q_at, f.ptr<float>(dk) + k_at, s.gemm);
     }
     if (with_dq) {
-      gemm({.m = R,
+      gemm(*kernels,
+           {.m = R,
             .n = a.K,
             .k = C,
             .lda = kBlockColumns,
             .ldb = k_stride,
             .ldc = q_stride,
             .accumulate = column > 0},
-           s.dp_RC, f.ptr<float>(k) + k_at, f.ptr<float>(dq) + q_at);
+           s.dp_RC, f.ptr<float>(k) + k_at, f.ptr<float>(dq) + q_at, s.gemm);
     }
   }
 
@@ -220,10 +235,6 @@ struct Backward {
   }
 };
 
-BlockScratch& scratch_of(const Frame& f, int32_t thread) {
-  return reinterpret_cast<BlockScratch*>(f.scratch)[thread];
-}
-
 }  // namespace
 
 Status lower_flash_attention(Lowering& low, const Op& op) {
@@ -235,7 +246,7 @@ Status lower_flash_attention(Lowering& low, const Op& op) {
                     .o = op.results[0],
                     .lse = op.results[1],
                     .kernels = &low.kernels()};
-  low.need_scratch(low.num_threads() * static_cast<int64_t>(sizeof(BlockScratch)));
+  low.need_scratch(low.num_threads() * thread_scratch_bytes());
   low.add([fwd](const Frame& f) -> Status {
     const int64_t blocks = fwd.a.row_blocks();
     f.pool->parallel_for(fwd.a.B * fwd.a.H * blocks, [&](int64_t task, int32_t thread) {
@@ -261,7 +272,7 @@ Status lower_flash_attention_grad(Lowering& low, const Op& op) {
                      .dk = op.results[1],
                      .dv = op.results[2],
                      .kernels = &low.kernels()};
-  low.need_scratch(low.num_threads() * static_cast<int64_t>(sizeof(BlockScratch)));
+  low.need_scratch(low.num_threads() * thread_scratch_bytes());
   const Attention a = bwd.a;
   if (a.B * a.G >= kMinGroupTasks || a.T <= kBlockRows) {
     low.add([=](const Frame& f) -> Status {

@@ -104,19 +104,14 @@ Status lower_philox_uniform(Lowering& low, const Op& op) {
   const ValueId key = op.operands[0];
   const DType dtype = low.type(y).dtype;
   const int64_t n = low.type(y).num_elements();
-  if (dtype != DType::kF32 && dtype != DType::kF64) return low.no_kernel(op);
+  if (std::byte probe[8]; !put(probe, dtype, 0, 0)) return low.no_kernel(op);
   low.add([=](const Frame& f) -> Status {
     const auto* words = f.ptr<int64_t>(key);
     const PhiloxStream stream{.seed = static_cast<uint64_t>(words[0]),
                               .stream = static_cast<uint64_t>(words[1])};
     for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const double u = stream.uniform(static_cast<uint64_t>(i));
-        if (dtype == DType::kF32) {
-          f.ptr<float>(y)[i] = static_cast<float>(u);
-        } else {
-          f.ptr<double>(y)[i] = u;
-        }
+        put(f.ptr<std::byte>(y), dtype, i, stream.uniform(static_cast<uint64_t>(i)));
       }
     });
     return {};

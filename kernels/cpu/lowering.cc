@@ -10,31 +10,55 @@ using graph::Op;
 using graph::OpId;
 using graph::ValueId;
 
-Result<std::unique_ptr<CpuExecutable>> Lowering::build() {
-  const graph::Graph& graph = body();
-  const size_t num_values = graph.values().size();
-  if (request_.places.size() != num_values) {
+Status Lowering::start() {
+  body_ = request_.body;
+  if (request_.places.size() != body_->values().size()) {
     return invalid_argument(fmt::format("{}: {} places for {} values", request_.name,
-                                        request_.places.size(), num_values));
+                                        request_.places.size(), body_->values().size()));
   }
   result_ = std::make_unique<CpuExecutable>();
   result_->name_ = request_.name;
+  if (needs_widening(*body_)) {
+    SGA_ASSIGN(widened_, widen_body(*body_, request_.places));
+    body_ = &widened_.graph;
+    request_.places = widened_.places;
+    result_->step_scratch_offset_ = widened_.scratch_bytes;
+  }
+  const size_t num_values = body_->values().size();
   result_->resolved_.resize(num_values);
   result_->recipes_.resize(num_values);
-  for (size_t v = 0; v < num_values; ++v) result_->recipes_[v].place = request_.places[v];
-  skipped_.assign(graph.ops().size(), false);
+  for (size_t v = 0; v < num_values; ++v) {
+    result_->recipes_[v].place = request_.places[v];
+    if (body_ != &widened_.graph || widened_.scratch_offsets[v] == WidenedBody::kPlaced) continue;
+    result_->recipes_[v] = {.place = {.offset = widened_.scratch_offsets[v]}, .in_scratch = true};
+  }
+  skipped_.assign(body_->ops().size(), false);
   is_output_.assign(num_values, false);
-  for (const graph::GraphOutput& out : graph.outputs()) is_output_[out.value] = true;
-  num_uses_ = graph.use_counts();
+  for (const graph::GraphOutput& out : body_->outputs()) is_output_[out.value] = true;
+  num_uses_ = body_->use_counts();
+  return {};
+}
 
-  for (OpId i = 0; i < graph.ops().size(); ++i) {
+Status Lowering::lower_ops() {
+  // All ops that are missing are named at once.
+  std::string missing;
+  for (OpId i = 0; i < body_->ops().size(); ++i) {
     if (skipped_[i]) continue;
     current_ = i;
-    const Op& op = graph.op(i);
+    const Op& op = body_->op(i);
     const LowerFn lower = lowering_of(op.kind);
-    if (lower == nullptr) return no_kernel(op);
-    if (Status s = lower(*this, op); !s.ok()) return s.with_context(request_.name);
+    const Status s = lower == nullptr ? no_kernel(op) : lower(*this, op);
+    if (s.ok()) continue;
+    if (s.code() != Code::kUnsupported) return s;
+    if (missing.size() < 500) missing += (missing.empty() ? "" : "; ") + s.message();
   }
+  return missing.empty() ? Status() : unsupported(missing);
+}
+
+Result<std::unique_ptr<CpuExecutable>> Lowering::build() {
+  SGA_TRY(start());
+  if (Status s = lower_ops(); !s.ok()) return s.with_context(request_.name);
+  result_->scratch_bytes_ += result_->step_scratch_offset_;
   return std::move(result_);
 }
 
@@ -59,7 +83,7 @@ Result<std::byte*> Lowering::make_constant(ValueId v) {
       return {};
     });
   } else {
-    result_->recipes_[v] = {.place = {}, .constant = data};
+    result_->recipes_[v] = {.place = {}, .in_scratch = false, .constant = data};
   }
   return data;
 }
@@ -67,8 +91,9 @@ Result<std::byte*> Lowering::make_constant(ValueId v) {
 void Lowering::view(ValueId result, ValueId operand) {
   Recipe& to = result_->recipes_[result];
   const Recipe& from = result_->recipes_[operand];
-  const bool same = from.constant == nullptr && from.place.space == to.place.space &&
-                    from.place.index == to.place.index && from.place.offset == to.place.offset;
+  const bool same = from.constant == nullptr && !from.in_scratch &&
+                    from.place.space == to.place.space && from.place.index == to.place.index &&
+                    from.place.offset == to.place.offset;
   if (same) return;
   if (from.constant != nullptr && !is_output(result)) {
     to = from;

@@ -2,6 +2,7 @@
 #include "graph/base/units.h"
 #include "graph/ir/op_table.h"
 #include "kernels/cpu/executable.h"
+#include "kernels/cpu/widen.h"
 
 #include <algorithm>
 #include <memory>
@@ -15,11 +16,11 @@ class Lowering {
   Lowering(std::shared_ptr<CpuDevice> device, const CompileRequest& request)
       : device_(std::move(device)), request_(request) {}
 
-  /// Errors: kUnsupported naming the op and its types; kOutOfMemory for constants.
+  /// Errors: kUnsupported naming the ops and their types; kOutOfMemory for constants.
   Result<std::unique_ptr<CpuExecutable>> build();
 
   // For lowering functions.
-  [[nodiscard]] const graph::Graph& body() const { return *request_.body; }
+  [[nodiscard]] const graph::Graph& body() const { return *body_; }
   [[nodiscard]] const TensorType& type(graph::ValueId v) const { return body().type(v); }
   [[nodiscard]] const KernelTable& kernels() const { return *device_->kernels; }
   [[nodiscard]] int32_t num_threads() const { return device_->pool.num_threads(); }
@@ -43,9 +44,13 @@ class Lowering {
 
  private:
   void copy_value(graph::ValueId to, graph::ValueId from);
+  Status start();
+  Status lower_ops();
 
   std::shared_ptr<CpuDevice> device_;
   CompileRequest request_;
+  const graph::Graph* body_ = nullptr;  ///< the request's, or widened_'s
+  WidenedBody widened_;
   std::unique_ptr<CpuExecutable> result_;
   graph::OpId current_ = 0;
   std::vector<bool> skipped_;

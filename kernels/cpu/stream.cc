@@ -21,6 +21,8 @@ namespace {
 
 constexpr int64_t kCopyBlock = kMiB;
 constexpr int64_t kIdleSpinNs = 20'000;
+constexpr size_t kRingSize = 64;
+constexpr size_t kUsualPointers = 64;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -59,7 +61,8 @@ class CpuEvent final : public Event {
 struct Command {
   enum class Kind : uint8_t { kLaunch, kCopy, kFillZero, kRecord, kWait } kind = Kind::kLaunch;
   const CpuExecutable* executable = nullptr;
-  std::vector<std::byte*> inputs;  // capacity is kept when commands are swapped through the ring
+  // Room for most bodies from the start, kept when commands are swapped through the ring.
+  std::vector<std::byte*> inputs;
   std::vector<std::byte*> outputs;
   std::byte* workspace = nullptr;
   std::byte* scratch = nullptr;
@@ -69,12 +72,17 @@ struct Command {
   uint64_t token = 0;
   CompletionSink* sink = nullptr;
   std::shared_ptr<EventState> event;
+
+  Command() {
+    inputs.reserve(kUsualPointers);
+    outputs.reserve(kUsualPointers);
+  }
 };
 
 class CpuStream final : public Stream {
  public:
   explicit CpuStream(std::shared_ptr<CpuDevice> device)
-      : device_(std::move(device)), ring_(64), thread_([this] { loop(); }) {}
+      : device_(std::move(device)), ring_(kRingSize), thread_([this] { loop(); }) {}
   ~CpuStream() override {
     {
       const std::lock_guard lock(mutex_);
