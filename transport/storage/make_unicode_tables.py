@@ -26,7 +26,8 @@ def table(name, kind, rows):
     print(f"constexpr {kind} {name}[] = {{")
     line = "   "
     for row in rows:
-        text = " {" + ", ".join(f"0x{x:X}" for x in row) + "},"
+        text = ", ".join(f"0x{x:X}" for x in row)
+        text = f" {text}," if len(row) == 1 else f" {{{text}}},"
         if len(line) + len(text) > 100:
             print(line)
             line = "   "
