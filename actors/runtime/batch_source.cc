@@ -16,6 +16,11 @@ class TrainingSource final : public BatchSource {
 
   Status fill(int64_t step, int32_t micro_batch, std::span<int32_t> tokens,
               std::span<int32_t> targets) override {
+    // A program without targets: the sampler fills both all the same.
+    if (targets.empty()) {
+      unused_.resize(tokens.size());
+      targets = unused_;
+    }
     sampler_.fill(step, first_row_ + micro_batch * rows_, tokens, targets);
     return {};
   }
@@ -31,6 +36,7 @@ class TrainingSource final : public BatchSource {
   const transport::Sampler& sampler_;
   int64_t first_row_;
   int64_t rows_;
+  std::vector<int32_t> unused_;
 };
 
 class ValidationSource final : public BatchSource {

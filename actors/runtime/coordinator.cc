@@ -69,9 +69,6 @@ void ask_for_reports(Self self) {
 void begin_step(Self self, const Probe::Span& span) {
   CoordinatorState& s = self->state;
   const int64_t step = s.steps.step();
-  if (step == s.host->policy.first_step && s.host->trace_steps > 0) {
-    s.host->shared->tracer.enable(true);
-  }
   s.begin_ns = now_ns(self);
   s.num_waited = s.host->num_ranks;
   for (int32_t r = 0; r < s.host->num_ranks; ++r) span.sent(arrow_id(Arrow::kBegin, r, 0, step));
@@ -220,6 +217,7 @@ void start(Self self, const std::shared_ptr<CoordinatorHost>& host) {
   s.commits = CommitCore(std::vector<int64_t>(num_ranks, 1), 1, host->policy.first_step - 1);
   s.done.resize(num_ranks);
   s.probe = Probe(host->shared, s.name);
+  host->shared->tracer.enable(host->trace_steps > 0);
   for (const std::shared_ptr<WorkerHost>& w : host->workers) {
     s.workers.push_back(spawn_worker(self, w, CoordinatorActor(self)));
   }

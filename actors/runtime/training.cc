@@ -32,17 +32,25 @@ struct ServiceSet {
   [[nodiscard]] Services view() const {
     return {data.get(), device.get(), storage.get(), journal.get()};
   }
+  /// Waits for what is under way.
+  void finish() {
+    for (auto* service : {&data, &device, &storage, &journal}) service->reset();
+  }
 };
 
-RunOutcome run_actors(RunAssembly& assembly, int32_t num_threads) {
+RunOutcome run_actors(RunAssembly& assembly, ServiceSet& services, int32_t num_threads) {
   std::promise<RunOutcome> promise;
   std::future<RunOutcome> outcome = promise.get_future();
   assembly.host()->on_finished = [&promise](const RunOutcome& o) { promise.set_value(o); };
   RunConfig config(num_threads);
   caf::actor_system system(config);
-  spawn_coordinator(system, assembly.host());
+  // Held until the end: a worker that dies lets go of the coordinator before it tells it so, and an
+  // actor that nobody refers to is gone.
+  const CoordinatorActor coordinator = spawn_coordinator(system, assembly.host());
   RunOutcome out = outcome.get();
   system.await_all_actors_done();
+  // Jobs and sinks hold actors, which must not outlive their system.
+  services.finish();
   assembly.close();
   return out;
 }
@@ -61,7 +69,7 @@ Result<TrainingSummary> run_training(const TrainingSpec& spec, const TrainingInp
   }
   SGA_ASSIGN(const std::unique_ptr<RunAssembly> assembly,
              RunAssembly::create(spec, inputs, services.view(), std::move(journal)));
-  const RunOutcome outcome = run_actors(*assembly, spec.scheduler_threads);
+  const RunOutcome outcome = run_actors(*assembly, services, spec.scheduler_threads);
   Status trace;
   if (!spec.trace_file.empty()) trace = assembly->shared().tracer.write(spec.trace_file, 0);
   SGA_TRY(outcome.status);

@@ -17,7 +17,10 @@
 namespace sgactor::actors {
 namespace {
 
+using testing_support::bits;
 using testing_support::FaultyBackend;
+using testing_support::grad_norms;
+using testing_support::losses;
 using testing_support::RecordingObserver;
 using testing_support::TrainingRig;
 

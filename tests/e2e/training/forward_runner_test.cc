@@ -7,6 +7,7 @@
 namespace sgactor::actors {
 namespace {
 
+using testing_support::bits;
 using testing_support::TrainingRig;
 
 TEST(ForwardRunner, GivesTheSameEachTimeAndDependsOnTheTokens) {

@@ -108,7 +108,7 @@ TEST_F(RunTrainingFailure, ATokenOutsideTheVocabularyEndsTheRun) {
   inputs.sampler = &sampler;
   const auto summary = run_training(spec_, inputs);
   ASSERT_FALSE(summary.ok());
-  EXPECT_EQ(summary.status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(summary.status().code(), Code::kInvalidArgument) << summary.status().to_string();
 }
 
 TEST_F(RunTrainingFailure, OfTheCallIsSaidAtOnce) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <zlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -18,6 +19,9 @@ namespace sgactor::actors {
 namespace {
 
 namespace fs = std::filesystem;
+using testing_support::bits;
+using testing_support::grad_norms;
+using testing_support::losses;
 using testing_support::RecordingObserver;
 using testing_support::TrainingRig;
 
