@@ -1,3 +1,0 @@
-sga_fuzzer(checkpoint_manifest_fuzz CORPUS checkpoint_manifest DEPS sga_transport_storage)
-sga_fuzzer(megatron_index_fuzz CORPUS megatron_index DEPS sga_transport_storage)
-sga_fuzzer(tokenizer_json_fuzz CORPUS tokenizer_json DEPS sga_transport_storage)
