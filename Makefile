@@ -27,6 +27,11 @@ demo: configure  ## train llama-tiny on the shipped text and sample from it
 test: build  ## build and run every test that this machine can run
 	@ctest --test-dir $(BUILD) --output-on-failure -LE soak
 
+bench: build  ## actors, kernels, and llama-15m beside PyTorch on this CPU
+	@$(SGACTOR) bench actors
+	@$(SGACTOR) bench step apps/examples/llama-15m.toml
+	@python3 tests/bench/step/side_by_side.py --sgactor $(SGACTOR)
+
 lint:  ## check format, layers, lengths and text
 	@tests/lint/check_all.sh
 

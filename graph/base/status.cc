@@ -1,5 +1,6 @@
 #include "graph/base/status.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -8,14 +9,15 @@ namespace {
 
 std::string place_of(const std::source_location& where) {
   std::string_view file = where.file_name();
-  // Paths are shortened to the part below the project, so that messages do not depend on where it
-  // was built.
-  for (std::string_view top :
-       {"/graph/", "/kernels/", "/transport/", "/actors/", "/supervision/", "/apps/", "/tests/"}) {
-    if (auto pos = file.rfind(top); pos != std::string_view::npos) {
-      file.remove_prefix(pos + 1);
-      break;
+  // The build maps paths to the root of the tree; a build that does not (an editor's, say) gives
+  // absolute ones.
+  if (file.starts_with('/')) {
+    size_t first = file.size();
+    for (std::string_view top : {"/graph/", "/kernels/", "/transport/", "/actors/", "/supervision/",
+                                 "/apps/", "/tests/"}) {
+      first = std::min(first, file.find(top));
     }
+    if (first < file.size()) file.remove_prefix(first + 1);
   }
   return std::string(file) + ":" + std::to_string(where.line());
 }
