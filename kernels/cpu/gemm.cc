@@ -18,6 +18,7 @@ constexpr int64_t kMaxDepth = 384;
 constexpr int64_t kBlockFloats = 512 * kKiB / 4;
 // The shared operand is packed this much at a time: it stays in a last-level cache.
 constexpr int64_t kSharedFloats = 4 * kMiB / 4;
+constexpr int64_t kSmallResult = 4 * kMiB / 4;
 // Rows of A that gemm() packs at once.
 constexpr int64_t kRowsAtOnce = 96;
 // The shared operand streams from the last-level cache once a tile: fewer rows a tile would make
@@ -55,17 +56,22 @@ int64_t makespan(int64_t extent, int64_t tile, int64_t threads) {
   return tiles % threads == 1 ? most - (tiles * tile - extent) : most;
 }
 
-/// The tile that wastes least on two and on four threads, the smaller of equals. Not on the actual
-/// number of threads: the cut depends on the shape alone.
+/// Waste of a tile on two and on four threads. Not on the actual number of threads: the cut depends
+/// on the shape alone.
+int64_t cost_of(int64_t extent, int64_t tile) {
+  return makespan(extent, tile, 2) + 2 * makespan(extent, tile, 4);
+}
+
+/// The largest tile that balances within 2 % of the best.
 int64_t choose_tile(int64_t extent, int64_t unit, int64_t most) {
   const int64_t least = std::min(most, round_up(kMinTile, unit));
-  int64_t best = least;
   int64_t best_cost = INT64_MAX;
   for (int64_t tile = least; tile <= most; tile += unit) {
-    const int64_t cost = makespan(extent, tile, 2) + 2 * makespan(extent, tile, 4);
-    if (cost >= best_cost) continue;
-    best = tile;
-    best_cost = cost;
+    best_cost = std::min(best_cost, cost_of(extent, tile));
+  }
+  int64_t best = least;
+  for (int64_t tile = least; tile <= most; tile += unit) {
+    if (cost_of(extent, tile) * 50 <= best_cost * 51) best = tile;
   }
   return best;
 }
@@ -119,8 +125,11 @@ ParallelGemm::ParallelGemm(const KernelTable& kernels, const Gemm& g)
   const int64_t shared_unit = by_rows_ ? kernels.gemm_columns : kernels.gemm_rows;
   const int64_t extent = by_rows_ ? g.m : g.n;
   shared_extent_ = round_up(by_rows_ ? g.n : g.m, shared_unit);
+  // A small C may be passed over once a block of K, so that all tiles find the shared block in L2;
+  // a large one only once, whatever that costs.
+  const int64_t shared_floats = g.m * g.n <= kSmallResult ? kBlockFloats / 4 : kSharedFloats;
   const int64_t blocks =
-      std::max<int64_t>(1, kSharedFloats / std::max<int64_t>(1, shared_extent_ * k_block_));
+      std::max<int64_t>(1, shared_floats / std::max<int64_t>(1, shared_extent_ * k_block_));
   k_super_ = blocks * k_block_;
   // Beside a tile of A, its rows of C and a block of B want to stay in L2 as well.
   const int64_t floats = by_rows_ ? kBlockFloats / 2 : kBlockFloats;
