@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace sgactor::actors {
 
@@ -23,13 +24,7 @@ PoolCore::PoolCore(const graph::RankProgram& program, const Schedule& schedule,
     first_slot[b] = num_slots();
     for (int64_t offset : buffer.offsets) slots_.push_back({offset, offset + bytes, {}});
   }
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    for (size_t j = 0; j < slots_.size(); ++j) {
-      if (i != j && slots_[i].begin < slots_[j].end && slots_[j].begin < slots_[i].end) {
-        slots_[i].overlaps.push_back(static_cast<int32_t>(j));
-      }
-    }
-  }
+  find_overlaps();
   for (const std::vector<LaneItem>& items : schedule.lanes) {
     LaneQueue& queue = lanes_.emplace_back();
     for (size_t p = 0; p < items.size(); ++p) {
@@ -39,6 +34,21 @@ PoolCore::PoolCore(const graph::RankProgram& program, const Schedule& schedule,
         want.slots.push_back(first_slot[static_cast<size_t>(ref.buffer)] + ref.slot);
       }
       queue.wants.push_back(std::move(want));
+    }
+  }
+}
+
+void PoolCore::find_overlaps() {
+  std::vector<int32_t> by_begin(slots_.size());
+  std::iota(by_begin.begin(), by_begin.end(), 0);
+  const auto slot = [this](int32_t i) -> Slot& { return slots_[static_cast<size_t>(i)]; };
+  std::sort(by_begin.begin(), by_begin.end(),
+            [&](int32_t a, int32_t b) { return slot(a).begin < slot(b).begin; });
+  for (size_t i = 0; i < by_begin.size(); ++i) {
+    for (size_t j = i + 1; j < by_begin.size(); ++j) {
+      if (slot(by_begin[j]).begin >= slot(by_begin[i]).end) break;
+      slot(by_begin[i]).overlaps.push_back(by_begin[j]);
+      slot(by_begin[j]).overlaps.push_back(by_begin[i]);
     }
   }
 }

@@ -74,6 +74,7 @@ class PoolCore {
     std::vector<LanePoint> asked;
     LanePoint complete{-1, 0};
   };
+  void find_overlaps();
   [[nodiscard]] bool may_use(int32_t slot, int32_t lane) const;
   [[nodiscard]] bool free_for(const Want& want, int32_t lane) const;
   void grant(const Want& want, int32_t lane, LanePoint at, std::vector<LeaseGrant>* grants);

@@ -23,12 +23,16 @@ WorkName unpack(uint64_t token) {
 void ActorSink::on_complete(uint64_t token, const Status& status,
                             kernels::LaunchTiming timing) noexcept {
   const WorkName work = unpack(token);
-  if (work.kind == WorkKind::kQuiet && status.ok()) return;
-  if (work.kind == WorkKind::kLaunch && status.ok()) {
-    const auto lane = static_cast<size_t>(work.lane);
-    lanes_->lanes[lane].kernel_ns.fetch_add(timing.end_ns - timing.start_ns,
-                                            std::memory_order_relaxed);
-    shared_->tracer.slice(lane_tracks_[lane], name_, timing.start_ns, timing.end_ns, work.step,
+  const auto index = static_cast<size_t>(work.lane);
+  LaneSet::Lane& lane = lanes_->lanes[index];
+  if (!status.ok()) {
+    // Completions of a lane come in order, so whose work failed first is the one to report it.
+    if (lane.failed.exchange(true)) return;
+  } else if (work.kind == WorkKind::kQuiet) {
+    return;
+  } else if (work.kind == WorkKind::kLaunch) {
+    lane.kernel_ns.fetch_add(timing.end_ns - timing.start_ns, std::memory_order_relaxed);
+    shared_->tracer.slice(lane_tracks_[index], name_, timing.start_ns, timing.end_ns, work.step,
                           work.micro_batch);
   }
   caf::anon_send<caf::message_priority::high>(

@@ -31,7 +31,8 @@ uint64_t pack(const WorkName& work);
 WorkName unpack(uint64_t token);
 
 /// Turns completions of one actor's work into WorkComplete messages to it, ahead of other messages.
-/// Runs on the backend's threads. Counts kernel time of the lane and records kernels in the trace.
+/// Of a lane's failures only the first is told, to whom it belongs. Runs on the backend's threads.
+/// Counts kernel time of the lane and records kernels in the trace.
 /// Must live until the streams it was given to are synchronized: kept by the run, not by the actor.
 class ActorSink final : public kernels::CompletionSink {
  public:

@@ -22,6 +22,8 @@ struct LaneSet {
     std::unique_ptr<kernels::DeviceMemory> scratch;  ///< for the hungriest executable
     std::byte* marker = nullptr;        ///< 8 bytes that a fill may write to learn of completion
     std::atomic<int64_t> kernel_ns{0};  ///< time inside launches, added by completions in order
+    /// Set by the first completion that failed: those after it failed because of it.
+    std::atomic<bool> failed{false};
   };
   std::deque<Lane> lanes;
   std::unique_ptr<kernels::DeviceMemory> markers;

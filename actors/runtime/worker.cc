@@ -129,11 +129,16 @@ void send_token(Self self, const ProgramRun& run, const Probe::Span& span, int32
   }
 }
 
+/// A worker hosts a handful of ranks: the micro-batch field of its own work carries which.
+int32_t index_of(Self self, int32_t rank) {
+  return static_cast<int32_t>(self->state.find(rank) - self->state.ranks.data());
+}
+
 /// Numbers of the step and zeros for its accumulators go on the stream before its first launch.
-void enqueue_step_start(const ProgramRun& run, int64_t step) {
+void enqueue_step_start(const ProgramRun& run, int32_t index, int64_t step) {
   const ProgramContext& context = run.context();
   kernels::Stream& stream = *context.lanes->lanes[0].stream;
-  const uint64_t quiet = pack({WorkKind::kQuiet, run.host->id, 0, 0, step});
+  const uint64_t quiet = pack({WorkKind::kQuiet, run.host->id, 0, index, step});
   const std::vector<std::byte*>& staged =
       run.host->setup.staging->scalars[static_cast<size_t>(step % 2)];
   for (size_t i = 0; i < context.scalars.size(); ++i) {
@@ -155,7 +160,7 @@ void begin_if_prepared(Self self, ProgramRun& run, const Probe::Span& span) {
   run.current = *prepared;
   if (Status st = run.core.begin(step); !st.ok()) return fail(self, st, step);
   run.kernel_ns_before = run.context().lanes->lanes[0].kernel_ns.load();
-  enqueue_step_start(run, step);
+  enqueue_step_start(run, index_of(self, run.context().rank), step);
   for (size_t lane = 0; lane < run.lanes.size(); ++lane) {
     send_token(self, run, span, static_cast<int32_t>(lane), {step, 0});
   }
@@ -175,9 +180,7 @@ void on_token(Self self, const LaneToken& msg) {
   const LaneItem& item = run->item(msg.lane, msg.at.position);
   const WorkKind kind = item.kind == ItemKind::kCommit ? WorkKind::kCommit : WorkKind::kEnd;
   LaneSet::Lane& lane = run->context().lanes->lanes[static_cast<size_t>(msg.lane)];
-  WorkName work{kind, msg.program, msg.lane, 0, msg.at.step};
-  // A worker hosts a handful of ranks: the micro-batch field of its own work carries which.
-  work.micro_batch = static_cast<int32_t>(s.find(msg.rank) - s.ranks.data());
+  const WorkName work{kind, msg.program, msg.lane, index_of(self, msg.rank), msg.at.step};
   lane.stream->fill_zero(lane.marker, sizeof(uint64_t), pack(work), *run->host->worker_sink);
 }
 
@@ -228,10 +231,12 @@ void on_complete(Self self, const WorkComplete& msg) {
   WorkerState& s = self->state;
   const WorkName work = unpack(msg.token);
   const auto span = s.probe.handle(self, "work_complete", work.step);
-  if (!msg.status.ok()) return fail(self, msg.status, work.step);
   const auto index = static_cast<size_t>(work.micro_batch);
   if (index >= s.ranks.size()) return fail(self, internal_error("work of a rank not hosted"));
   RankRun& rank = s.ranks[index];
+  if (!msg.status.ok()) {
+    return fail(self, at_actor(msg.status, rank.host.rank, s.name, work.step));
+  }
   ProgramRun& run = rank.programs[static_cast<size_t>(work.program)];
   const bool commit = work.kind == WorkKind::kCommit;
   const auto event =
