@@ -111,7 +111,18 @@ class ScheduleBuilder {
                                       consumer.input, producer.name));
     }
     from.consumers[static_cast<size_t>(it - producer.outputs.begin())].push_back(consumer);
-    if (producer.lane != launch.lane) from.feeds_other_lane = true;
+    if (producer.lane == launch.lane) return {};
+    from.feeds_other_lane = true;
+    // The handle comes from `producer` alone: on another lane nothing else orders further writers.
+    for (const Launch& other : program_.launches) {
+      const bool writes =
+          std::find(other.outputs.begin(), other.outputs.end(), in.buffer) != other.outputs.end();
+      if (writes && other.name != producer.name) {
+        return unsupported(fmt::format("launch {}: {} is written by {} and {} on another lane",
+                                       launch.name, buffer(in.buffer).name, producer.name,
+                                       other.name));
+      }
+    }
     return {};
   }
 

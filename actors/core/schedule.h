@@ -68,7 +68,7 @@ struct Schedule {
 
 /// The feed of a micro-batch stands right before its first user on lane 0, and the commit right
 /// before a lane's first kUpdate firing. Pre: verify_plan(plan) is ok. Errors: kInvalidPlan naming
-/// launch or buffer.
+/// launch or buffer; kUnsupported if a launch reads on one lane what several write on another.
 Result<Schedule> build_schedule(const graph::Plan& plan, int32_t program);
 
 }  // namespace sgactor::actors

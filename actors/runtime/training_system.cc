@@ -81,41 +81,46 @@ Result<std::unique_ptr<RunAssembly>> RunAssembly::create(const TrainingSpec& spe
   worker->shared = host.shared;
   for (int32_t r = 0; r < host.num_ranks; ++r) {
     SGA_ASSIGN(RankSetup setup, set_up_rank(spec, inputs, r));
-    std::vector<int32_t> tracks;
-    const LaneSet& lanes = *setup.training.context->lanes;
-    for (size_t lane = 0; lane < lanes.lanes.size(); ++lane) {
-      tracks.push_back(
-          host.shared->tracer.add_track(fmt::format("rank {} lane {}", r, lane), true));
-    }
-    RankHost rank{r, 1, create_host(kTraining, setup.training, services, host.shared, tracks),
-                  nullptr, nullptr};
-    rank.training->first_step = spec.first_step;
-    rank.training->last_step = spec.last_step;
-    out->programs_.push_back(rank.training);
-    if (setup.validation.context) {
-      rank.validation = create_host(kValidation, setup.validation, services, host.shared, tracks);
-      rank.validation->last_step = std::numeric_limits<int64_t>::max();
-      out->programs_.push_back(rank.validation);
-    }
-    if (setup.snapshots) {
-      rank.writer = std::make_shared<WriterHost>();
-      WriterHost& w = *rank.writer;
-      w.rank = r;
-      w.root = spec.checkpoint_root;
-      w.keep = spec.keep_checkpoints;
-      w.info = spec.checkpoint_template;
-      w.snapshots = setup.snapshots;
-      w.services = services;
-      w.shared = host.shared;
-      w.sink = std::make_unique<ActorSink>(setup.training.context->lanes, host.shared, tracks,
-                                           "snapshot");
-      out->writers_.push_back(rank.writer);
-    }
-    worker->ranks.push_back(std::move(rank));
+    worker->ranks.push_back(out->host_rank(spec, setup));
     out->ranks_.push_back(std::move(setup));
   }
   host.workers.push_back(std::move(worker));
   return out;
+}
+
+RankHost RunAssembly::host_rank(const TrainingSpec& spec, const RankSetup& setup) {
+  const std::shared_ptr<RunShared>& shared = host_->shared;
+  const std::shared_ptr<LaneSet>& lanes = setup.training.context->lanes;
+  std::vector<int32_t> tracks;
+  for (size_t lane = 0; lane < lanes->lanes.size(); ++lane) {
+    tracks.push_back(
+        shared->tracer.add_track(fmt::format("rank {} lane {}", setup.rank, lane), true));
+  }
+  RankHost rank;
+  rank.rank = setup.rank;
+  rank.training = create_host(kTraining, setup.training, host_->services, shared, tracks);
+  rank.training->first_step = spec.first_step;
+  rank.training->last_step = spec.last_step;
+  programs_.push_back(rank.training);
+  if (setup.validation.context) {
+    rank.validation = create_host(kValidation, setup.validation, host_->services, shared, tracks);
+    rank.validation->last_step = std::numeric_limits<int64_t>::max();
+    programs_.push_back(rank.validation);
+  }
+  if (setup.snapshots) {
+    rank.writer = std::make_shared<WriterHost>();
+    WriterHost& w = *rank.writer;
+    w.rank = setup.rank;
+    w.root = spec.checkpoint_root;
+    w.keep = spec.keep_checkpoints;
+    w.info = spec.checkpoint_template;
+    w.snapshots = setup.snapshots;
+    w.services = host_->services;
+    w.shared = shared;
+    w.sink = std::make_unique<ActorSink>(lanes, shared, tracks, "snapshot");
+    writers_.push_back(rank.writer);
+  }
+  return rank;
 }
 
 void RunAssembly::close() {

@@ -34,6 +34,9 @@ class RunAssembly {
 
  private:
   RunAssembly() = default;
+  /// What the worker hosts for a rank that is set up.
+  RankHost host_rank(const TrainingSpec& spec, const RankSetup& setup);
+
   std::vector<RankSetup> ranks_;
   std::vector<std::shared_ptr<ProgramHost>> programs_;
   std::vector<std::shared_ptr<WriterHost>> writers_;

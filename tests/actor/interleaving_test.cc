@@ -4,6 +4,7 @@
 #include "graph/base/hash.h"
 #include "tests/actor/faulty_backend.h"
 #include "tests/actor/training_rig.h"
+#include "tests/actor/two_lanes.h"
 
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
@@ -11,6 +12,8 @@
 #include <caf/scheduler/test_coordinator.hpp>
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -126,6 +129,7 @@ class InterleavingTest : public testing::Test {
     RecordingObserver observer;
     TrainingInputs inputs = rig_->inputs(&observer);
     if (backend_ != nullptr) inputs.backend = backend_;
+    if (plan_ != nullptr) inputs.plan = plan_;
     SGA_ASSIGN(const auto assembly,
                RunAssembly::create(spec_, inputs, services, create_memory_journal()));
     Simulation simulation(*assembly, seed, repeat_messages);
@@ -146,7 +150,8 @@ class InterleavingTest : public testing::Test {
 
   std::unique_ptr<TrainingRig> rig_;
   TrainingSpec spec_;
-  kernels::Backend* backend_ = nullptr;
+  kernels::Backend* backend_ = nullptr;  ///< in place of the rig's
+  const graph::Plan* plan_ = nullptr;    ///< in place of the rig's
 };
 
 TEST_F(InterleavingTest, EveryInterleavingGivesTheSameState) {
@@ -196,6 +201,76 @@ TEST_F(InterleavingTest, PoolReachesThePlanAndAllLeasesComeBack) {
   ASSERT_TRUE(result.ok());
   ASSERT_EQ(result->outcome.pools.size(), 1U);
   EXPECT_EQ(result->outcome.pools[0].high_water_bytes, rig_->plan.programs[0].arena_bytes);
+}
+
+TEST_F(InterleavingTest, TwoLanesComputeTheSame) {
+  const auto expected = rig_->run_without_actors(spec_.last_step);
+  ASSERT_TRUE(expected.ok());
+  const graph::Plan plan = on_two_lanes(rig_->plan);
+  plan_ = &plan;
+  std::set<uint64_t> orders;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto result = run(seed);
+    ASSERT_TRUE(result.ok()) << result.status().to_string();
+    ASSERT_TRUE(result->outcome.status.ok()) << result->outcome.status.to_string();
+    EXPECT_EQ(bits(losses(result->steps)), bits(expected->losses));
+    EXPECT_EQ(result->outcome.pools[0].high_water_bytes, plan.programs[0].arena_bytes);
+    orders.insert(result->event_hash);
+  }
+  EXPECT_EQ(orders.size(), 20U);
+}
+
+/// Holds jobs until they are let go.
+class HeldService : public BlockingService {
+ public:
+  void submit(Work work, Done done) override { jobs.push_back({std::move(work), std::move(done)}); }
+  void run_one() {
+    const auto [work, done] = std::move(jobs.front());
+    jobs.pop_front();
+    done(work());
+  }
+  std::deque<std::pair<Work, Done>> jobs;
+};
+
+/// Steps go on while a checkpoint is on its way to disk; the next one waits for it, and the run for
+/// the last.
+TEST_F(InterleavingTest, WritingACheckpointHoldsNoStepBack) {
+  const std::string root = testing::TempDir() + "/sga_held/ckpt";
+  std::filesystem::remove_all(root);
+  spec_.last_step = 6;
+  spec_.checkpoint_interval = 4;
+  spec_.checkpoint_root = root;
+  spec_.validation_interval = 0;
+  const auto service = create_inline_service();
+  HeldService storage;
+  RecordingObserver observer;
+  const Services services{service.get(), service.get(), &storage, service.get()};
+  const auto assembly =
+      RunAssembly::create(spec_, rig_->inputs(&observer), services, create_memory_journal());
+  ASSERT_TRUE(assembly.ok()) << assembly.status().to_string();
+  SimConfig config;
+  caf::actor_system system(config);
+  auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
+  std::optional<RunOutcome> outcome;
+  (*assembly)->host()->on_finished = [&](const RunOutcome& o) { outcome = o; };
+  const CoordinatorActor coordinator = spawn_coordinator(system, (*assembly)->host());
+  scheduler.run();
+  EXPECT_EQ(observer.steps.size(), 6U);  // steps 5 and 6 ran meanwhile
+  EXPECT_TRUE(observer.checkpoints.empty());
+  EXPECT_FALSE(outcome);
+  ASSERT_EQ(storage.jobs.size(), 1U);
+  storage.run_one();
+  scheduler.run();
+  ASSERT_EQ(observer.checkpoints.size(), 1U);
+  EXPECT_EQ(observer.checkpoints[0].first, 4);
+  EXPECT_FALSE(outcome);
+  ASSERT_EQ(storage.jobs.size(), 1U);  // the final one, copied out only now
+  storage.run_one();
+  scheduler.run();
+  EXPECT_EQ(observer.checkpoints.size(), 2U);
+  ASSERT_TRUE(outcome);
+  EXPECT_TRUE(outcome->status.ok()) << outcome->status.to_string();
+  (*assembly)->close();
 }
 
 TEST_F(InterleavingTest, AFaultAtAnyLaunchEndsTheRunWithItsStatus) {
