@@ -75,8 +75,16 @@ std::vector<double> from_native(const TensorType& type, std::span<const std::byt
 }
 
 double nearest(DType dtype, double x) {
-  const TensorType type{dtype, Shape{}};
-  return from_native(type, to_native(type, std::span(&x, 1)))[0];
+  switch (dtype) {
+    case DType::kF32:
+      return static_cast<float>(x);
+    case DType::kBF16:
+      return bf16_to_float(float_to_bf16(static_cast<float>(x)));
+    case DType::kF16:
+      return f16_to_float(float_to_f16(static_cast<float>(x)));
+    default:
+      return x;
+  }
 }
 
 }  // namespace sgactor::testing

@@ -12,7 +12,7 @@ namespace sgactor::testing {
 std::vector<std::byte> to_native(const TensorType& type, std::span<const double> numbers);
 std::vector<double> from_native(const TensorType& type, std::span<const std::byte> native);
 
-/// The number of dtype `dtype` nearest to `x`.
+/// The number of a float dtype nearest to `x`.
 double nearest(DType dtype, double x);
 
 }  // namespace sgactor::testing

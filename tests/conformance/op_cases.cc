@@ -107,7 +107,10 @@ void concat(CaseMaker& m, OpKind kind) {
   std::vector<ValueId> operands;
   for (int64_t n = m.integer(1, 4); n > 0; --n) {
     Dims part = shape;
-    part[static_cast<size_t>(axis)] = m.dim();
+    part[static_cast<size_t>(axis)] = 1;
+    const int64_t left = m.limits().max_elements / Shape(part).num_elements();
+    part[static_cast<size_t>(axis)] =
+        m.integer(1, std::clamp<int64_t>(left, 1, m.limits().max_dim));
     operands.push_back(m.values(part));
   }
   m.op(kind, operands, attrs({{"axis", axis}}));
@@ -240,11 +243,13 @@ void rope_table(CaseMaker& m, OpKind kind) {
               {"dtype", m.limits().dtype}}));
 }
 void rotate(CaseMaker& m, OpKind kind) {
-  const Dims shape = m.dims(3, 3);
-  const int64_t half = m.integer(1, std::min<int64_t>(m.limits().max_dim, 64));
-  const ValueId x = m.values({std::min<int64_t>(shape[0], 8), shape[1], shape[2], 2 * half});
-  const ValueId cos = m.values({shape[1], half});
-  const ValueId sin = m.values({shape[1], half});
+  const Dims bth = m.dims(3, 3);
+  const int64_t left = m.limits().max_elements / (2 * bth[0] * bth[1] * bth[2]);
+  const int64_t half =
+      m.integer(1, std::clamp<int64_t>(left, 1, std::min<int64_t>(m.limits().max_dim, 64)));
+  const ValueId x = m.values({bth[0], bth[1], bth[2], 2 * half});
+  const ValueId cos = m.values({bth[1], half});
+  const ValueId sin = m.values({bth[1], half});
   m.op(kind, {x, cos, sin}, attrs({{"inverse", m.flag()}}));
 }
 void gather(CaseMaker& m, OpKind kind) {

@@ -19,7 +19,7 @@ using graph::OpKind;
 using graph::ValueId;
 using kernels::run_reference;
 
-constexpr int kCasesPerOp = 40;
+constexpr int kCasesPerOp = 15;
 constexpr double kStep = 1e-6;
 /// Rounding in L over the step, about 1e-16 * |L| / kStep, is far below it; so is the third
 /// derivative's part.
