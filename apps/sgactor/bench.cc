@@ -24,7 +24,7 @@ struct BenchOptions {
   std::string devices = "cpu";
   int64_t steps = 10;
   int32_t actors = 64;
-  int64_t messages = 200000;
+  int64_t messages = 20000;
   int32_t window = 64;
   int32_t threads = 2;
   bool json = false;

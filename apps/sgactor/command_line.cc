@@ -1,5 +1,6 @@
 #include "apps/sgactor/command_line.h"
 
+#include "apps/sgactor/printable.h"
 #include "graph/base/units.h"
 
 #include <CLI/CLI.hpp>
@@ -43,7 +44,7 @@ int report(const Status& status) {
   // A wrong command needs no source position; a failure inside does.
   const std::string text = code == kExitFailed ? status.to_string() : status.message();
   std::cout.flush();
-  std::fprintf(stderr, "sgactor: %s\n", text.c_str());
+  std::fprintf(stderr, "sgactor: %s\n", one_line(text).c_str());
   return code;
 }
 
@@ -56,9 +57,7 @@ Status parse_words(CLI::App& app, std::vector<std::string> args) {
   } catch (const CLI::CallForAllHelp&) {
     throw;
   } catch (const CLI::ParseError& error) {
-    std::string message = error.what();
-    std::replace(message.begin(), message.end(), '\n', ' ');
-    return invalid_argument(message);
+    return invalid_argument(error.what());
   }
   return {};
 }

@@ -5,6 +5,14 @@
 
 namespace sgactor::apps {
 
+namespace {
+
+// Beyond these a plan's sizes would not fit 64 bits, or its launch order no memory.
+constexpr int64_t kMaxMicroBatchTokens = int64_t{1} << 26;
+constexpr int64_t kMaxMicroBatches = 16384;
+
+}  // namespace
+
 Status check_combinations(const JobSpec& job) {
   const auto bad = [&](std::string_view key, const std::string& what) {
     return invalid_argument(job.at(key) + ": " + what);
@@ -24,6 +32,18 @@ Status check_combinations(const JobSpec& job) {
                            "data-parallel rank{}; expected a multiple of {}",
                            job.training.global_batch_size, job.training.micro_batch_size, ranks,
                            ranks == 1 ? "" : "s", unit));
+  }
+  if (job.num_micro_batches() > kMaxMicroBatches) {
+    return bad("training.global_batch_size",
+               fmt::format("makes {} micro-batches a step; expected at most {}: raise "
+                           "training.micro_batch_size",
+                           job.num_micro_batches(), kMaxMicroBatches));
+  }
+  if (const int64_t tokens = job.training.micro_batch_size * job.training.seq_len;
+      tokens > kMaxMicroBatchTokens) {
+    return bad("training.micro_batch_size",
+               fmt::format("makes micro-batches of {} tokens; expected at most {}", tokens,
+                           kMaxMicroBatchTokens));
   }
   if (ranks % job.parallelism.data_parallel_degree != 0) {
     return bad("parallelism.logical_data_parallel",

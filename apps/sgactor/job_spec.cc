@@ -1,6 +1,7 @@
 #include "apps/sgactor/job_spec.h"
 
 #include "apps/sgactor/job_keys.h"
+#include "apps/sgactor/printable.h"
 #include "graph/base/units.h"
 
 #include <fmt/format.h>
@@ -123,7 +124,7 @@ Status parse_file_text(std::string_view text, const std::string& file, JobSpec& 
     return read_tables(file, root, job);
   } catch (const toml::parse_error& error) {
     return invalid_argument(place(file, error.source()) +
-                            ": not TOML: " + std::string(error.description()));
+                            ": not TOML: " + one_line(error.description()));
   }
 }
 

@@ -26,12 +26,6 @@ struct SamplingOptions {
 /// lower id. Deterministic; logits that are not finite count as impossible.
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint64_t index);
 
-/// Replaces what is not UTF-8, and control characters but newline and tab, by U+FFFD, so that
-/// sampled bytes cannot drive a terminal.
-std::string printable(std::string_view text);
-/// Length of the longest head of `text` that does not end inside a UTF-8 character.
-size_t complete_utf8(std::string_view text);
-
 /// Continues token sequences with a model. Forward plans of a few fixed lengths; a sequence is
 /// filled up on the right, which a causal model does not see. Beyond the longest length the window
 /// slides. Holds one plan at a time.

@@ -106,9 +106,9 @@ Result<int> run_job(const JobSpec& job, const TrainingSetup& setup, const RunDir
   auto summary =
       actors::run_training(training_spec(job, run, setup, start.first_step, backend), inputs);
   Status failure = summary.status();
-  SGA_TRY(transport::write_file_atomic(
-      run.report(), run_report(job, plan, recorder,
-                               summary.ok() ? *summary : actors::TrainingSummary{}, failure)));
+  const std::string report =
+      run_report(job, plan, recorder, summary.ok() ? *summary : actors::TrainingSummary{}, failure);
+  if (Status s = transport::write_file_atomic(run.report(), report); failure.ok()) failure = s;
   recorder.audit("main", !failure.ok() ? "failed" : summary->interrupted ? "interrupted" : "done");
   if (failure.ok()) failure = recorder.status();
   if (failure.ok()) {

@@ -205,8 +205,10 @@ TEST_F(ProgramRun, CkptListsAndShows) {
 
 TEST_F(ProgramRun, GenerateIsDeterministic) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "out"}).exit_code, 0);
-  const std::vector<std::string> command = {
-      "generate", "out", "--prompt", "line ", "--seed", "3", "--max-tokens", "30", "--top-k", "20"};
+  // The run's own context is its seq_len of 16; the directory of weights knows of no such bound.
+  const std::vector<std::string> command = {"generate", "out", "--prompt",     "line ",
+                                            "--seed",   "3",   "--max-tokens", "30",
+                                            "--top-k",  "20",  "--context",    "16"};
   const ProgramResult a = run(command);
   ASSERT_EQ(a.exit_code, 0) << a.err;
   EXPECT_EQ(a.out.rfind("line ", 0), 0U) << a.out;

@@ -39,7 +39,7 @@ TEST(JobKeys, HintPrefersTheSameSection) {
 }
 
 TEST(JobKeys, Expectations) {
-  EXPECT_EQ(expectation(*find_job_key("training.seq_len")), "an integer from 1 to 16777216");
+  EXPECT_EQ(expectation(*find_job_key("training.seq_len")), "an integer from 1 to 1048576");
   EXPECT_EQ(expectation(*find_job_key("optimizer.beta1")), "a number from 0 to below 1");
   EXPECT_EQ(expectation(*find_job_key("optimizer.lr")), "a number above 0");
   EXPECT_EQ(expectation(*find_job_key("model.preset")), "a string");

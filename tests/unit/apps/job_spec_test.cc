@@ -1,5 +1,7 @@
 #include "apps/sgactor/job_spec.h"
 
+#include "graph/base/philox.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -142,6 +144,51 @@ TEST(JobSpec, Combinations) {
             "job.toml:4: optimizer.min_lr: expected at most optimizer.lr 0.0003, got 1");
   EXPECT_EQ(error_of(with("[training]\nvalidation_interval = 2\n")),
             "job.toml:4: training.validation_interval: needs data.validation_fraction above 0");
+}
+
+TEST(JobSpec, SizesThatNoPlanCanHold) {
+  EXPECT_NE(error_of(with("[training]\nmicro_batch_size = 1\nglobal_batch_size = 1000000\n"))
+                .find("makes 1000000 micro-batches a step; expected at most 16384"),
+            std::string::npos);
+  EXPECT_NE(error_of(with("[training]\nmicro_batch_size = 4096\nglobal_batch_size = 4096\n"
+                          "seq_len = 1048576\n"))
+                .find("makes micro-batches of 4294967296 tokens"),
+            std::string::npos);
+}
+
+// A thousand damaged copies of a whole job file: each parses or is refused in one line, and the
+// place of the damage does not matter.
+TEST(JobSpec, DamagedFilesAreReadOrRefused) {
+  const std::string whole = write_job(*parse_job(kMinimal, "job.toml", {}), true);
+  const PhiloxStream random{7, 11};
+  constexpr std::string_view kBytes =
+      "\n\"'[]{}=#.,\\ \x00\x7f\xff"
+      "0azA-+_";
+  int refused = 0;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    std::string text = whole;
+    for (uint64_t k = 0; k < 1 + i % 3; ++k) {
+      const uint64_t at = random.below(8 * i + 2 * k, text.size());
+      const char c = kBytes[random.below(8 * i + 2 * k + 1, kBytes.size())];
+      if (i % 4 == 0)
+        text.resize(at);
+      else if (i % 4 == 1)
+        text.insert(at, 1, c);
+      else if (i % 4 == 2)
+        text[at] = c;
+      else
+        text.erase(at, 1 + i % 7);
+      if (text.empty()) break;
+    }
+    const auto job = parse_job(text, "job.toml", {});
+    if (job.ok()) continue;
+    ++refused;
+    EXPECT_EQ(job.status().code(), Code::kInvalidArgument);
+    EXPECT_EQ(job.status().message().find('\n'), std::string::npos) << job.status().message();
+    EXPECT_EQ(job.status().message().rfind("job.toml", 0), 0U) << job.status().message();
+  }
+  EXPECT_GT(refused, 200);
+  EXPECT_LT(refused, 1000);  // damage inside a comment is none
 }
 
 TEST(JobSpec, OverridesApplyInOrderAndNameThemselves) {

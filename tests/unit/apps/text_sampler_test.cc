@@ -1,5 +1,7 @@
 #include "apps/sgactor/text_sampler.h"
 
+#include "apps/sgactor/printable.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -70,6 +72,11 @@ TEST(Printable, KeepsTextAndReplacesWhatDrivesATerminal) {
   EXPECT_EQ(printable("\xC0\xAF"), replacement + replacement);                    // overlong
   EXPECT_EQ(printable("\xED\xA0\x80"), replacement + replacement + replacement);  // surrogate
   EXPECT_EQ(printable("\xE2\x82"), replacement + replacement);                    // cut
+}
+
+TEST(Printable, OneLine) {
+  EXPECT_EQ(one_line("a\nb\r\n"), "a b\xEF\xBF\xBD");
+  EXPECT_EQ(one_line("a \n\n"), "a");
 }
 
 TEST(CompleteUtf8, EndsBetweenCharacters) {
