@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <iostream>
+#include <new>
 
 namespace sgactor::apps {
 namespace {
@@ -62,6 +64,17 @@ Status parse_words(CLI::App& app, std::vector<std::string> args) {
   return {};
 }
 
+/// Third parties throw (CLI11, JSON, filesystem, memory); nothing may leave main() that way.
+Result<int> run_action(const CommandLine& line) {
+  try {
+    return line.action();
+  } catch (const std::bad_alloc&) {
+    return make_status(Code::kOutOfMemory, "out of memory");
+  } catch (const std::exception& error) {
+    return internal_error(std::string("unexpected failure: ") + error.what());
+  }
+}
+
 }  // namespace
 
 int exit_code(const Status& status) {
@@ -73,7 +86,7 @@ int exit_code(const Status& status) {
     case Code::kUnsupported:
       return status.scope() >= Scope::kDevice ? kExitNoDevice : kExitUsage;
     case Code::kOutOfMemory:
-      return kExitNoDevice;
+      return status.scope() >= Scope::kDevice ? kExitNoDevice : kExitFailed;
     default:
       return kExitFailed;
   }
@@ -157,7 +170,7 @@ int run_program(const kernels::BackendTable& backends, std::vector<std::string> 
     std::cerr << app.help();
     return kExitUsage;
   }
-  const Result<int> code = line.action();
+  const Result<int> code = run_action(line);
   std::cout.flush();
   return code.ok() ? *code : report(code.status());
 }

@@ -25,6 +25,11 @@ double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+/// A JSON string of any bytes: what is not UTF-8 is replaced, where dump() alone would throw.
+std::string quoted(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string float_bits(float value) {
   return fmt::format("{:08x}", std::bit_cast<uint32_t>(value));
 }
@@ -83,8 +88,8 @@ void RunRecorder::write(std::ofstream& out, const std::string& file, const std::
 void RunRecorder::audit(const std::string& who, const std::string& what,
                         const std::string& fields) {
   write(audit_, options_.run.audit(),
-        fmt::format("{{\"time\":{:.3f},\"who\":{},\"what\":{}{}{}}}", unix_seconds(),
-                    Json(who).dump(), Json(what).dump(), fields.empty() ? "" : ",", fields));
+        fmt::format("{{\"time\":{:.3f},\"who\":{},\"what\":{}{}{}}}", unix_seconds(), quoted(who),
+                    quoted(what), fields.empty() ? "" : ",", fields));
 }
 
 void RunRecorder::on_step(const actors::StepReport& r) {
@@ -132,11 +137,10 @@ void RunRecorder::on_validation(int64_t step, double loss) {
 void RunRecorder::on_checkpoint(int64_t step, const std::string& path,
                                 const transport::WriteStats& stats) {
   ++checkpoints_;
-  audit(
-      "checkpoint_writer", "checkpoint",
-      fmt::format("\"step\":{},\"path\":{},\"written_bytes\":{},\"reused_bytes\":{},"
-                  "\"seconds\":{:.4f}",
-                  step, Json(path).dump(), stats.bytes_written, stats.bytes_reused, stats.seconds));
+  audit("checkpoint_writer", "checkpoint",
+        fmt::format("\"step\":{},\"path\":{},\"written_bytes\":{},\"reused_bytes\":{},"
+                    "\"seconds\":{:.4f}",
+                    step, quoted(path), stats.bytes_written, stats.bytes_reused, stats.seconds));
   log::debug("checkpoint of step {} in {}: {} written, {} reused", step, path,
              format_bytes(stats.bytes_written), format_bytes(stats.bytes_reused));
 }

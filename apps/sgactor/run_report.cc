@@ -39,7 +39,7 @@ std::string run_report(const JobSpec& job, const graph::Plan& plan, const RunRec
                       {"high_water_bytes", summary.arena_high_water_bytes}};
   report["allocations_after_start"] =
       summary.allocations_at_end.num_allocations - summary.allocations_at_start.num_allocations;
-  return report.dump(2) + "\n";
+  return report.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace sgactor::apps

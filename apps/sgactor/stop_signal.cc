@@ -20,6 +20,11 @@ const std::atomic<bool>& install_stop_signals() {
   action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGHUP, &action, nullptr);
+  // A reader of the progress lines that goes away must not end the run.
+  action.sa_handler = SIG_IGN;
+  action.sa_flags = 0;
+  sigaction(SIGPIPE, &action, nullptr);
   return stop_requested;
 }
 

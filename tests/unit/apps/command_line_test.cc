@@ -55,6 +55,7 @@ TEST(ExitCodes, FollowTheStatus) {
   EXPECT_EQ(exit_code(unsupported("x")), 2);
   EXPECT_EQ(exit_code(internal_error("x")), 1);
   EXPECT_EQ(exit_code(make_status(Code::kOutOfMemory, "x", Scope::kDevice)), 3);
+  EXPECT_EQ(exit_code(make_status(Code::kOutOfMemory, "x", Scope::kCall)), 1);
 }
 
 TEST(Version, NamesEachBackendOrWhyItIsMissing) {
