@@ -191,10 +191,9 @@ Status PosixFileSystem::read_exact(const std::string& path, std::span<std::byte>
 }
 
 std::string parent_directory(const std::string& path) {
-  const std::string trimmed = std::filesystem::path(path).lexically_normal().string();
-  std::filesystem::path p(trimmed.size() > 1 && trimmed.back() == '/'
-                              ? trimmed.substr(0, trimmed.size() - 1)
-                              : trimmed);
+  std::filesystem::path p = std::filesystem::path(path).lexically_normal();
+  if (p.has_relative_path() && p.filename().empty()) p = p.parent_path();  // a trailing '/'
+  if (p.filename() == "." || p.filename() == "..") return (p / "..").lexically_normal().string();
   const std::string parent = p.parent_path().string();
   return parent.empty() ? "." : parent;
 }

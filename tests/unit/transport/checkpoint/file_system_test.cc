@@ -57,6 +57,10 @@ TEST(FileSystem, PathsSplit) {
   EXPECT_EQ(parent_directory("b"), ".");
   EXPECT_EQ(parent_directory("/b"), "/");
   EXPECT_EQ(parent_directory("/"), "/");
+  EXPECT_EQ(parent_directory("."), "..");
+  EXPECT_EQ(parent_directory("a/.."), "..");
+  EXPECT_EQ(parent_directory("../"), "../..");
+  EXPECT_EQ(parent_directory("./a//b//"), "a");
   EXPECT_EQ(base_name("a/b/"), "b");
   EXPECT_EQ(base_name("/a"), "a");
 }
