@@ -120,9 +120,11 @@ SGA_INLINE void transpose(Vec (&r)[kLanes]) {
   }
 }
 
-/// to[p * width + at + i] = from[i * ld + p] for i < lines (zero up to `lanes`), p < k.
+/// to[p * width + i] = from[i * ld + p] for i < lines (zero up to `lanes`), p < k. What is needed
+/// next lies `ahead` lines further: where lines are far apart, the hardware finds no stream to
+/// follow.
 void pack_transposed(float* to, int64_t width, int64_t lanes, const float* from, int64_t ld,
-                     int64_t lines, int64_t k) {
+                     int64_t lines, int64_t k, int64_t ahead) {
   for (int64_t p = 0; p < k; p += kLanes) {
     const int64_t depth = k - p < kLanes ? k - p : kLanes;
     Vec r[kLanes];
@@ -131,9 +133,7 @@ void pack_transposed(float* to, int64_t width, int64_t lanes, const float* from,
       if (i >= lines) {
         r[i] = Vec{};
       } else {
-        // The same columns of the next panel's rows: where rows are far apart, the hardware finds
-        // no stream to follow.
-        __builtin_prefetch(from + (i + width) * ld + p);
+        __builtin_prefetch(from + (i + ahead) * ld + p);
         r[i] = depth == kLanes ? load(from + i * ld + p) : load_part(from + i * ld + p, depth);
       }
     }
@@ -191,12 +191,12 @@ void pack_a(float* to, const float* a, int64_t lda, bool trans, int64_t m, int64
     const int64_t height = panel_rows(m - i);
     const int64_t lines = m - i < height ? m - i : height;
     if (height <= kLanes) {
-      pack_transposed(to + i * k, height, height, a + i * lda, lda, lines, k);
+      pack_transposed(to + i * k, height, height, a + i * lda, lda, lines, k, height);
     } else {
       static_assert(kRows <= 2 * kLanes);
-      pack_transposed(to + i * k, height, kLanes, a + i * lda, lda, lines, k);
+      pack_transposed(to + i * k, height, kLanes, a + i * lda, lda, lines, k, height);
       pack_transposed(to + i * k + kLanes, height, height - kLanes, a + (i + kLanes) * lda, lda,
-                      lines - kLanes, k);
+                      lines - kLanes, k, height);
     }
   }
 }
@@ -211,14 +211,23 @@ void pack_b(float* to, const float* b, int64_t ldb, bool trans, int64_t n, int64
     for (int64_t l = 0; l < width; l += kLanes) {
       const int64_t rest = n - j - l;
       const int64_t lines = rest < 0 ? 0 : rest < kLanes ? rest : kLanes;
-      pack_transposed(to + j * k + l, width, kLanes, b + (j + l) * ldb, ldb, lines, k);
+      pack_transposed(to + j * k + l, width, kLanes, b + (j + l) * ldb, ldb, lines, k, width);
     }
+  }
+}
+
+void transpose_matrix(float* y, const float* x, int64_t y_stride, int64_t x_stride, int64_t rows,
+                      int64_t columns) {
+  for (int64_t j = 0; j < columns; j += kLanes) {
+    const int64_t lines = columns - j < kLanes ? columns - j : kLanes;
+    pack_transposed(y + j, y_stride, lines, x + j * x_stride, x_stride, lines, rows, 0);
   }
 }
 
 }  // namespace
 
 void add_gemm_kernels(KernelTable& t) {
+  t.transpose = transpose_matrix;
   t.gemm_rows = kRows;
   t.gemm_columns = kColumns;
   t.pack_a = pack_a;

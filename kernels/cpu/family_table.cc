@@ -11,7 +11,8 @@ const KernelTable& kernel_table() {
     t.family = SGA_STRINGIFY(SGA_CPU_FAMILY);
     add_pointwise_kernels(t);
     add_row_kernels(t);
-    add_training_kernels(t);
+    add_optimizer_kernels(t);
+    add_attention_kernels(t);
     add_gemm_kernels(t);
     return t;
   }();

@@ -69,16 +69,18 @@ struct KernelTable {
   void (*adamw)(float* p_out, float* m_out, float* v_out, const float* p, const float* m,
                 const float* v, const float* g, int64_t n, const AdamwScalars& s);
 
-  /// Attention, one block of R query rows against n keys; row r of x starts at x + r * ld.
-  /// Softmax of scale * x over columns [0, visible[r]) merged into the running (max, sum) of each
-  /// row: x becomes exp(scale * x - max'), columns beyond visible[r] become 0, max and sum are
-  /// updated, and correction[r] = exp(max - max') is what the rows' earlier results are worth now.
-  void (*attention_softmax)(float* x_Rn, int64_t ld, int64_t R, int64_t n, const int32_t* visible_R,
-                            float scale, float* max_R, float* sum_R, float* correction_R);
-  /// p = exp(scale * s - lse) (0 beyond visible), s becomes p, dp becomes p * (dp - delta) * scale.
-  void (*attention_grad)(float* s_Rn, float* dp_Rn, int64_t ld, int64_t R, int64_t n,
-                         const int32_t* visible_R, float scale, const float* lse_R,
-                         const float* delta_R);
+  /// Attention on a block of scores with C keys in rows and L queries in lanes (a multiple of the
+  /// vector width). Key c is seen by the lanes >= c + diagonal; -C for "by all".
+  /// Softmax of scale * s merged into each lane's running (max, sum): s becomes
+  /// exp(scale * s - max'), or 0 where not seen; correction = exp(max - max') is what the lane's
+  /// earlier results are worth now.
+  void (*attention_softmax)(float* s_CL, int64_t C, int64_t L, int64_t diagonal, float scale,
+                            float* max_L, float* sum_L, float* correction_L);
+  /// s becomes p = exp(scale * s - lse), or 0; dp becomes p * (dp - delta) * scale.
+  void (*attention_grad)(float* s_CL, float* dp_CL, int64_t C, int64_t L, int64_t diagonal,
+                         float scale, const float* lse_L, const float* delta_L);
+  /// Multiplies each lane of R rows by its factor.
+  void (*scale_lanes)(float* x_RL, int64_t R, int64_t L, const float* factor_L);
   float (*dot)(const float* a, const float* b, int64_t n);
 
   /// Matmul on packed operands. Panels of gemm_rows rows of op(A) or gemm_columns columns of op(B),
@@ -90,6 +92,10 @@ struct KernelTable {
   /// C[m, n] = or += op(A) op(B). An element's bits depend on k alone, not on m, n or the cut.
   void (*gemm_packed)(float* c, int64_t ldc, const float* a, const float* b, int64_t m, int64_t n,
                       int64_t k, bool accumulate);
+
+  /// y[i * y_stride + j] = x[j * x_stride + i] for i < rows, j < columns.
+  void (*transpose)(float* y, const float* x, int64_t y_stride, int64_t x_stride, int64_t rows,
+                    int64_t columns);
 
   void (*bf16_to_f32)(float* y, const uint16_t* x, int64_t n);
   void (*f32_to_bf16)(uint16_t* y, const float* x, int64_t n);

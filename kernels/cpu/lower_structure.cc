@@ -82,14 +82,13 @@ struct StridedView {
 
 constexpr int64_t kTile = 16;
 
-/// y[i * y_stride + j] = x[j * x_stride + i] for i < rows, j < columns.
+/// As KernelTable::transpose.
 template <class T>
-void transpose_tile(T* y, const T* x, int64_t y_stride, int64_t x_stride, int64_t rows,
-                    int64_t columns) {
-  if (rows == kTile && columns == kTile) {
-    for (int64_t i = 0; i < kTile; ++i) {
-      for (int64_t j = 0; j < kTile; ++j) y[i * y_stride + j] = x[j * x_stride + i];
-    }
+void transpose_tile(const KernelTable& k, T* y, const T* x, int64_t y_stride, int64_t x_stride,
+                    int64_t rows, int64_t columns) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    k.transpose(reinterpret_cast<float*>(y), reinterpret_cast<const float*>(x), y_stride, x_stride,
+                rows, columns);
     return;
   }
   for (int64_t i = 0; i < rows; ++i) {
@@ -106,7 +105,7 @@ struct Transposition {
 };
 
 template <class T>
-Step transpose_step(ValueId y_id, ValueId x_id, const Transposition& t) {
+Step transpose_step(const KernelTable* k, ValueId y_id, ValueId x_id, const Transposition& t) {
   return [=](const Frame& f) -> Status {
     T* y = f.ptr<T>(y_id);
     const T* x = f.ptr<T>(x_id);
@@ -118,10 +117,8 @@ Step transpose_step(ValueId y_id, ValueId x_id, const Transposition& t) {
         const int64_t i = index % tiles * kTile;
         T* to = y + t.batch_out.offset(batch, t.batch_out.rank) + i * t.y_stride;
         const T* from = x + t.batch_in.offset(batch, t.batch_in.rank) + i;
-        for (int64_t j = 0; j < t.columns; j += kTile) {
-          transpose_tile(to + j, from + j * t.x_stride, t.y_stride, t.x_stride,
-                         std::min(kTile, t.rows - i), std::min(kTile, t.columns - j));
-        }
+        transpose_tile(*k, to, from, t.y_stride, t.x_stride, std::min(kTile, t.rows - i),
+                       t.columns);
       }
     });
     return {};
@@ -179,8 +176,8 @@ Step by_size(int64_t bytes, Args... args) {
 }
 template <class T>
 struct MakeTranspose {
-  Step operator()(ValueId y, ValueId x, const Transposition& t) const {
-    return transpose_step<T>(y, x, t);
+  Step operator()(const KernelTable* k, ValueId y, ValueId x, const Transposition& t) const {
+    return transpose_step<T>(k, y, x, t);
   }
 };
 template <class T>
@@ -240,7 +237,7 @@ Status lower_transpose(Lowering& low, const Op& op) {
   } else if (v.stride[v.rank - 1] == 1) {
     low.add(strided_copy_step(y, x, v, bytes));
   } else {
-    low.add(by_size<MakeTranspose>(bytes, y, x, plan_transposition(v)));
+    low.add(by_size<MakeTranspose>(bytes, &low.kernels(), y, x, plan_transposition(v)));
   }
   return {};
 }
