@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 
 namespace sgactor::graph {
 namespace {

@@ -18,29 +18,6 @@ namespace {
 /// Positions of a lane are 32-bit; an order of this length takes half a gigabyte.
 constexpr int64_t kMaxFirings = int64_t{1} << 26;
 
-Result<BufferKind> buffer_kind(Role role) {
-  switch (role) {
-    case Role::kParameter:
-      return BufferKind::kParameter;
-    case Role::kMoment:
-      return BufferKind::kMoment;
-    case Role::kAccumulator:
-      return BufferKind::kAccumulator;
-    case Role::kTokens:
-    case Role::kTargets:
-      return BufferKind::kBatch;
-    case Role::kScalar:
-      return BufferKind::kScalar;
-    case Role::kLoss:
-    case Role::kLogits:
-    case Role::kMetric:
-      return BufferKind::kMetric;
-    case Role::kActivation:
-      break;
-  }
-  return invalid_plan("a whole graph has an activation as input or output");
-}
-
 /// "layer.3" -> "layer": the name that identical segments share.
 std::string_view stem(std::string_view segment) {
   const size_t dot = segment.rfind('.');
@@ -127,8 +104,10 @@ Result<BufferId> Partitioner::state_buffer(Role role, const std::string& name,
     return invalid_plan(fmt::format("{} \"{}\" is {} and {}", to_string(role), name,
                                     buffer.type.to_string(), type.to_string()));
   }
-  SGA_ASSIGN(const BufferKind kind, buffer_kind(role));
-  const BufferId id = add_buffer(name, type, kind);
+  if (role == Role::kActivation) {
+    return invalid_plan("a whole graph has activation \"" + name + "\" as input or output");
+  }
+  const BufferId id = add_buffer(name, type, buffer_kind(role));
   state_[{role, name}] = id;
   return id;
 }

@@ -22,6 +22,29 @@ std::string_view to_string(StorageModel model) {
   return index < kStorageNames.size() ? kStorageNames[index] : "?";
 }
 
+BufferKind buffer_kind(Role role) {
+  switch (role) {
+    case Role::kParameter:
+      return BufferKind::kParameter;
+    case Role::kMoment:
+      return BufferKind::kMoment;
+    case Role::kAccumulator:
+      return BufferKind::kAccumulator;
+    case Role::kTokens:
+    case Role::kTargets:
+      return BufferKind::kBatch;
+    case Role::kScalar:
+      return BufferKind::kScalar;
+    case Role::kLoss:
+    case Role::kLogits:
+    case Role::kMetric:
+      return BufferKind::kMetric;
+    case Role::kActivation:
+      break;
+  }
+  return BufferKind::kActivation;
+}
+
 int64_t storage_bytes(const TensorType& type, StorageModel model) {
   switch (model) {
     case StorageModel::kNative:

@@ -66,6 +66,8 @@ enum class BufferKind : uint8_t {
 };
 [[nodiscard]] constexpr bool is_persistent(BufferKind k) { return k <= BufferKind::kMetric; }
 std::string_view to_string(BufferKind kind);
+/// Kind of the buffer that a value of this role lives in.
+BufferKind buffer_kind(Role role);
 
 /// A place in the rank's arena.
 struct Buffer {

@@ -55,29 +55,6 @@ class ProgramVerifier {
   std::vector<int64_t> fired_;                  // by launch, while the order is checked
 };
 
-BufferKind kind_of_role(Role role) {
-  switch (role) {
-    case Role::kParameter:
-      return BufferKind::kParameter;
-    case Role::kMoment:
-      return BufferKind::kMoment;
-    case Role::kAccumulator:
-      return BufferKind::kAccumulator;
-    case Role::kTokens:
-    case Role::kTargets:
-      return BufferKind::kBatch;
-    case Role::kScalar:
-      return BufferKind::kScalar;
-    case Role::kLoss:
-    case Role::kLogits:
-    case Role::kMetric:
-      return BufferKind::kMetric;
-    case Role::kActivation:
-      break;
-  }
-  return BufferKind::kActivation;
-}
-
 Status ProgramVerifier::check_buffer(const Buffer& b) const {
   if (b.kind > BufferKind::kWorkspace) return invalid_plan("unknown kind");
   SGA_TRY(check_type(b.type));
@@ -142,8 +119,8 @@ Status ProgramVerifier::check_signature(const Launch& l) const {
   const auto check = [&](BufferId id, ValueId value, Role role, std::string_view what, size_t i) {
     const Buffer& b = buffer(id);
     // A value that is reported and read again keeps its reported buffer.
-    const bool kind_fits = b.kind == kind_of_role(role) ||
-                           (role == Role::kActivation && b.kind == BufferKind::kMetric);
+    const bool kind_fits =
+        b.kind == buffer_kind(role) || (role == Role::kActivation && b.kind == BufferKind::kMetric);
     if (b.type == body.type(value) && kind_fits) return Status();
     return invalid_plan(fmt::format("{} {} is {} {}, buffer \"{}\" is {} {}", what, i,
                                     to_string(role), body.type(value).to_string(), b.name,
