@@ -4,7 +4,6 @@
 #include "graph/base/hash.h"
 #include "tests/actor/faulty_backend.h"
 #include "tests/actor/training_rig.h"
-#include "tests/actor/two_lanes.h"
 
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
@@ -129,7 +128,6 @@ class InterleavingTest : public testing::Test {
     RecordingObserver observer;
     TrainingInputs inputs = rig_->inputs(&observer);
     if (backend_ != nullptr) inputs.backend = backend_;
-    if (plan_ != nullptr) inputs.plan = plan_;
     SGA_ASSIGN(const auto assembly,
                RunAssembly::create(spec_, inputs, services, create_memory_journal()));
     Simulation simulation(*assembly, seed, repeat_messages);
@@ -151,7 +149,6 @@ class InterleavingTest : public testing::Test {
   std::unique_ptr<TrainingRig> rig_;
   TrainingSpec spec_;
   kernels::Backend* backend_ = nullptr;  ///< in place of the rig's
-  const graph::Plan* plan_ = nullptr;    ///< in place of the rig's
 };
 
 TEST_F(InterleavingTest, EveryInterleavingGivesTheSameState) {
@@ -201,23 +198,6 @@ TEST_F(InterleavingTest, PoolReachesThePlanAndAllLeasesComeBack) {
   ASSERT_TRUE(result.ok());
   ASSERT_EQ(result->outcome.pools.size(), 1U);
   EXPECT_EQ(result->outcome.pools[0].high_water_bytes, rig_->plan.programs[0].arena_bytes);
-}
-
-TEST_F(InterleavingTest, TwoLanesComputeTheSame) {
-  const auto expected = rig_->run_without_actors(spec_.last_step);
-  ASSERT_TRUE(expected.ok());
-  const graph::Plan plan = on_two_lanes(rig_->plan);
-  plan_ = &plan;
-  std::set<uint64_t> orders;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    const auto result = run(seed);
-    ASSERT_TRUE(result.ok()) << result.status().to_string();
-    ASSERT_TRUE(result->outcome.status.ok()) << result->outcome.status.to_string();
-    EXPECT_EQ(bits(losses(result->steps)), bits(expected->losses));
-    EXPECT_EQ(result->outcome.pools[0].high_water_bytes, plan.programs[0].arena_bytes);
-    orders.insert(result->event_hash);
-  }
-  EXPECT_EQ(orders.size(), 20U);
 }
 
 /// Holds jobs until they are let go.

@@ -3,7 +3,6 @@
 #include "actors/runtime/snapshot.h"
 #include "actors/runtime/training.h"
 #include "tests/actor/training_rig.h"
-#include "tests/actor/two_lanes.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -242,26 +241,6 @@ TEST(RunTrainingThreads, SameBitsWithAnyNumberOfSchedulerThreads) {
     seen.insert(bits(losses(observer.steps)));
   }
   EXPECT_EQ(seen.size(), 1U);
-}
-
-/// Two streams run beside each other; events between them keep the order that matters.
-TEST(RunTrainingLanes, TwoLanesKeepTheBits) {
-  const auto rig = make_rig("cpu");
-  ASSERT_TRUE(rig);
-  const auto expected = rig->run_without_actors(5);
-  ASSERT_TRUE(expected.ok());
-  const graph::Plan plan = testing_support::on_two_lanes(rig->plan);
-  for (int repeat = 0; repeat < 5; ++repeat) {
-    RecordingObserver observer;
-    TrainingSpec spec;
-    spec.last_step = 5;
-    TrainingInputs inputs = rig->inputs(&observer);
-    inputs.plan = &plan;
-    const auto summary = run_training(spec, inputs);
-    ASSERT_TRUE(summary.ok()) << summary.status().to_string();
-    EXPECT_EQ(bits(losses(observer.steps)), bits(expected->losses));
-    EXPECT_EQ(bits(grad_norms(observer.steps)), bits(expected->grad_norms));
-  }
 }
 
 std::string read_gzip(const std::string& path) {
