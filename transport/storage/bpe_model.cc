@@ -26,12 +26,6 @@ bool BpeModel::add_merge(std::string_view left, std::string_view right, int32_t 
   return true;
 }
 
-std::optional<int> BpeModel::missing_byte() const {
-  const auto it = std::find(byte_ids_.begin(), byte_ids_.end(), -1);
-  if (it == byte_ids_.end()) return std::nullopt;
-  return static_cast<int>(it - byte_ids_.begin());
-}
-
 std::optional<int32_t> BpeModel::find(std::string_view bytes) const {
   const auto it = ids_.find(bytes);
   if (it == ids_.end()) return std::nullopt;
@@ -61,12 +55,17 @@ void BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids) const {
     int32_t previous;
     int32_t next;
   };
-  const auto n = static_cast<int32_t>(piece.size());
   std::vector<Symbol> symbols;
   symbols.reserve(piece.size());
-  for (int32_t i = 0; i < n; ++i)
-    symbols.push_back({byte_ids_[static_cast<uint8_t>(piece[static_cast<size_t>(i)])], i - 1,
-                       i + 1 < n ? i + 1 : -1});
+  for (const char c : piece) {
+    const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
+    if (id < 0) continue;
+    const auto i = static_cast<int32_t>(symbols.size());
+    symbols.push_back({id, i - 1, i + 1});
+  }
+  if (symbols.empty()) return;
+  symbols.back().next = -1;
+  const auto n = static_cast<int32_t>(symbols.size());
   const auto at = [&](int32_t i) -> Symbol& { return symbols[static_cast<size_t>(i)]; };
 
   // The lowest rank first, the leftmost of equals. Entries are not taken out when a symbol changes:

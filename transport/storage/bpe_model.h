@@ -18,15 +18,15 @@ class BpeModel {
   [[nodiscard]] bool add_token(std::string bytes, int32_t id);
   /// Merges of lower rank are done first. False if one of the three texts is no token.
   [[nodiscard]] bool add_merge(std::string_view left, std::string_view right, int32_t rank);
-  /// A byte that has no token; nothing if all 256 have one. encode() needs them all.
-  [[nodiscard]] std::optional<int> missing_byte() const;
   void set_ignore_merges(bool ignore) { ignore_merges_ = ignore; }
 
   [[nodiscard]] std::optional<int32_t> find(std::string_view bytes) const;
   [[nodiscard]] int64_t num_ids() const { return static_cast<int64_t>(bytes_by_id_.size()); }
   /// Empty for an id that is no token.
   [[nodiscard]] std::string_view bytes(int32_t id) const;
-  /// Appends the ids of one piece. O(n log n) in its length.
+  /// Appends the ids of one piece. O(n log n) in its length. Bytes that have no token are left out,
+  /// as Hugging Face's tokenizers do without an unknown token (SmolLM2 has none for 21 bytes that
+  /// no text in UTF-8 holds, or hardly any).
   void encode(std::string_view piece, std::vector<int32_t>& ids) const;
 
  private:

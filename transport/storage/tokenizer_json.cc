@@ -80,8 +80,6 @@ class Parser {
     SGA_TRY(read_normalizer(member(root, "normalizer")));
     SGA_TRY(read_pre_tokenizer(member(root, "pre_tokenizer")));
     if (!byte_level_) return not_implemented("a pre-tokenizer without ByteLevel");
-    if (const std::optional<int> byte = parts_.model.missing_byte())
-      return bad(fmt::format("vocabulary has no token for byte {}", *byte));
     find_special_tokens(member(root, "post_processor"));
     return std::unique_ptr<Tokenizer>(std::make_unique<ByteLevelBpe>(std::move(parts_)));
   }
