@@ -545,14 +545,6 @@ void SimCluster::on_phase(SimPhase phase, WorkerId subject) {
 // --- faults ---
 
 void SimCluster::check_faults() {
-  if (options_.kill_at_event >= 0 && result_.events >= options_.kill_at_event) {
-    options_.kill_at_event = -1;
-    if (find(worker_address(options_.kill_worker)) != nullptr &&
-        survives_without(options_.kill_worker, kNone)) {
-      ++result_.faults;
-      end_worker(options_.kill_worker, true);
-    }
-  }
   if (next_fault_ >= scenario_.faults.size()) return;
   const SimFault& fault = scenario_.faults[next_fault_];
   const int64_t since = result_.events - fault_base_;

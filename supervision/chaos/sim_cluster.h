@@ -36,9 +36,6 @@ struct SimResult {
 struct SimRunOptions {
   uint32_t fault_mask = UINT32_MAX;  ///< bit i: fault i of the scenario strikes
   int32_t trace_events = 0;          ///< how many of the last events to keep as text
-  /// For exhaustive checks: kills this worker at this event, beside the scenario's faults.
-  int64_t kill_at_event = -1;
-  int32_t kill_worker = 0;
 };
 
 /// Runs the scenario's cluster to its end: coordinator, nodes with mirrors, and workers as actors

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <map>
+#include <set>
 
 namespace sgactor::supervision {
 namespace {
@@ -58,6 +60,44 @@ TEST(Simulation, RandomFaultsChangeNoBit) {
   EXPECT_GT(sum->faults, sum->seeds);
   EXPECT_GT(sum->adoptions, sum->seeds / 4);
   EXPECT_LT(sum->unsurvivable, sum->seeds / 50 + 1);
+}
+
+TEST(Simulation, ASeedReplaysExactlyAfterOthers) {
+  std::map<uint64_t, SimResult> first;
+  for (uint64_t seed = 2001; seed <= 2040; ++seed)
+    first[seed] = run_scenario(scenario_of(seed, 5, 64));
+  std::set<uint64_t> logs;
+  for (uint64_t seed = 2040; seed >= 2001; --seed) {
+    const SimResult again = run_scenario(scenario_of(seed, 5, 64));
+    EXPECT_EQ(again.event_hash, first[seed].event_hash) << seed;
+    EXPECT_EQ(again.events, first[seed].events) << seed;
+    EXPECT_EQ(again.state_hash, first[seed].state_hash) << seed;
+    logs.insert(again.event_hash);
+  }
+  EXPECT_EQ(logs.size(), 40U);
+}
+
+TEST(Simulation, LargeMeshes) {
+  int32_t found = 0;
+  for (uint64_t seed = 1; found < 3 && seed < 5000; ++seed) {
+    const SimScenario scenario = scenario_of(seed, 5, 64);
+    if (scenario.mesh.num_ranks() < 48) continue;
+    ++found;
+    const SimResult result = run_scenario(scenario);
+    EXPECT_EQ(result.outcome, SimOutcome::kEqual) << scenario.describe() << result.message;
+    EXPECT_EQ(result.survivors_reexecuted, 0);
+  }
+  EXPECT_EQ(found, 3);
+}
+
+TEST(Simulation, RangesThatAreNoneAreRefused) {
+  SimulationOptions options;
+  options.first_seed = 5;
+  options.last_seed = 4;
+  EXPECT_EQ(simulate_seeds(options).status().code(), Code::kInvalidArgument);
+  options.last_seed = 5;
+  options.max_faults = 99;
+  EXPECT_EQ(simulate_seeds(options).status().code(), Code::kInvalidArgument);
 }
 
 }  // namespace
