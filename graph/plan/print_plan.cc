@@ -15,7 +15,8 @@ using Out = std::back_insert_iterator<std::string>;
 void print_subgraphs(const Plan& plan, const RankProgram& program, Out out) {
   std::vector<int64_t> launches(plan.subgraphs.size(), 0);
   for (const Launch& l : program.launches) {
-    if (l.subgraph >= 0) ++launches[static_cast<size_t>(l.subgraph)];
+    const auto subgraph = static_cast<size_t>(l.subgraph);
+    if (l.subgraph >= 0 && subgraph < launches.size()) ++launches[subgraph];
   }
   fmt::format_to(out, "subgraphs: {}, compiled once each, {} launches\n", plan.subgraphs.size(),
                  program.launches.size());

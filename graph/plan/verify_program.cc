@@ -76,6 +76,9 @@ Status ProgramVerifier::check_buffer(const Buffer& b) const {
 
 Status ProgramVerifier::check_indices(const Launch& l) const {
   if (l.kind > LaunchKind::kRecv) return invalid_plan("unknown kind");
+  if (l.kind != LaunchKind::kSubgraph && l.subgraph != -1) {
+    return invalid_plan("a launch that communicates names a subgraph");
+  }
   if (l.phase > Phase::kUpdate) return invalid_plan("unknown phase");
   if (l.segment < 0 || static_cast<size_t>(l.segment) >= plan_.segments.size()) {
     return invalid_plan(fmt::format("segment {} does not exist", l.segment));
@@ -365,6 +368,9 @@ Status ProgramVerifier::run() {
     return invalid_plan("lane 0 is no compute lane");
   }
   if (program_.lanes.size() > kMaxLanes) return invalid_plan("too many lanes");
+  for (const Lane& lane : program_.lanes) {
+    if (lane.kind > LaneKind::kCommunication) return invalid_plan("a lane of unknown kind");
+  }
   for (size_t i = 0; i < program_.buffers.size(); ++i) {
     const Buffer& b = program_.buffers[i];
     SGA_TRY(check_buffer(b).with_context(fmt::format("buffer {} \"{}\"", i, b.name)));

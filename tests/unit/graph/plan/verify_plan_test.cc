@@ -107,6 +107,9 @@ std::vector<Break> launch_breaks() {
       {"launch_kind",
        [](Editor& e) { e.launch("head.forward").kind = static_cast<LaunchKind>(50); },
        "unknown kind"},
+      {"communication_with_subgraph",
+       [](Editor& e) { e.launch("head.forward").kind = LaunchKind::kAllReduce; },
+       "names a subgraph"},
       {"launch_phase", [](Editor& e) { e.launch("head.forward").phase = static_cast<Phase>(9); },
        "unknown phase"},
       {"launch_segment", [](Editor& e) { e.launch("head.forward").segment = -1; }, "segment -1"},
@@ -186,6 +189,11 @@ std::vector<Break> order_breaks() {
       {"no_lane", [](Editor& e) { e.program.lanes.clear(); }, "no compute lane"},
       {"lane_kind", [](Editor& e) { e.program.lanes[0].kind = LaneKind::kCopy; },
        "no compute lane"},
+      {"lane_unknown",
+       [](Editor& e) {
+         e.program.lanes.push_back({static_cast<LaneKind>(200), {}});
+       },
+       "unknown kind"},
       {"many_lanes", [](Editor& e) { e.program.lanes.resize(1000); }, "too many lanes"},
       {"firing_missing",
        [](Editor& e) {
