@@ -348,7 +348,9 @@ void SimCluster::send(const Address& from, Envelope envelope) {
   for (int32_t c = 0; c < copies; ++c) {
     int64_t delay = random_.between(net.min_delay_us, net.max_delay_us);
     if (net.late_percent > 0 && random_.chance(net.late_percent)) {
-      delay += random_.between(3'000, 23'000);
+      // Some so late that a recovery is over before.
+      delay +=
+          random_.chance(25) ? random_.between(20'000, 150'000) : random_.between(3'000, 23'000);
     }
     if (source->slow_until_us > now_us()) delay += random_.between(5'000, 40'000);
     const bool lost = net.drop_percent > 0 && random_.chance(net.drop_percent);
@@ -467,7 +469,8 @@ void SimCluster::end_worker(WorkerId worker, bool seen_by_node) {
   hard_kill(it->second.actor);
   processes_.erase(it);
   if (!seen_by_node) return;
-  const int64_t seen = random_.between(1'000, 50'000);
+  const int64_t seen =
+      random_.chance(50) ? random_.between(100, 3'000) : random_.between(3'000, 50'000);
   schedule_world(seen, {WorldEvent::Kind::kExitSeen, worker, member.node, 0});
   if (scenario_.respawn) {
     schedule_world(seen + random_.between(50'000, 300'000),
@@ -525,7 +528,7 @@ void SimCluster::kill_if_told(WorkerId worker) {
 void SimCluster::on_decided(const CoordinatorCore& core) {
   const auto holds = [this](RankId rank, int64_t step, NodeId node) {
     NodeProcess* p = node_process(node);
-    return p != nullptr && p->mirror().holds(rank, step);
+    return p == nullptr || p->mirror().holds(rank, step);
   };
   int64_t room = 0;
   for (const Member& m : core.decided().workers) {
@@ -548,9 +551,9 @@ void SimCluster::check_faults() {
   if (next_fault_ >= scenario_.faults.size()) return;
   const SimFault& fault = scenario_.faults[next_fault_];
   const int64_t since = result_.events - fault_base_;
-  constexpr int64_t kPatience = 4'000;
+  constexpr int64_t kPatience = 600;
   const bool due = fault.when == SimFault::When::kAtPhase
-                       ? phase_hits_ > (next_fault_ == 0 ? fault.events : 0) || since > kPatience
+                       ? phase_hits_ > fault.events || since > kPatience
                        : since >= fault.events;
   if (!due) return;
   const bool masked = next_fault_ < 32 && (options_.fault_mask >> next_fault_ & 1U) == 0;

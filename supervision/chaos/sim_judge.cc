@@ -85,10 +85,27 @@ void SimJudge::on_decided(const CoordinatorCore& core, const Holds& holds, int64
     for (size_t r = 0; r < exposed_.size(); ++r) {
       if (!exposed_[r]) continue;
       const RankPlace& place = core.announced()->ranks[r];
-      exposed_[r] = !holds(static_cast<RankId>(r), announced_commit_, place.source);
+      exposed_[r] =
+          place.source == kNone || !holds(static_cast<RankId>(r), announced_commit_, place.source);
     }
   }
+  // Often enough: a copy that is gone does not come back by itself.
+  if (world_.ranks.size() <= 8 || sources_checked_++ % 64 == 0) check_sources(holds);
   if (!core.failure().ok()) judge_failure(core, room);
+}
+
+/// The mirror's contract, looked at from outside: whoever is named as a rank's source can bring it
+/// to the last commit, unless faults have taken its copies since.
+void SimJudge::check_sources(const Holds& holds) {
+  for (size_t r = 0; r < world_.ranks.size() && world_.committed > 0; ++r) {
+    const RankPlace& place = world_.ranks[r];
+    if (exposed_[r] || place.source == kNone) continue;
+    if (holds(static_cast<RankId>(r), world_.committed, place.source)) continue;
+    return fail(SimOutcome::kLost,
+                fmt::format("node {} should hold the state of rank {} after step "
+                            "{}, and does not",
+                            place.source, r, world_.committed));
+  }
 }
 
 void SimJudge::judge_failure(const CoordinatorCore& core, int64_t room) {

@@ -21,7 +21,7 @@ class SimJudge {
   /// A rank has the state after `step`: it must be that of the run without faults.
   void on_state(RankId rank, int64_t step, const State& state, int64_t now_us);
   void on_fault(int64_t now_us) { last_progress_us_ = now_us; }
-  /// `holds(rank, step, node)`: that node is alive and could bring the rank to that step. `room`:
+  /// `holds(rank, step, node)`: that node could bring the rank to that step, or is dead. `room`:
   /// how many ranks the members that are alive could host.
   using Holds = std::function<bool(RankId, int64_t, NodeId)>;
   void on_decided(const CoordinatorCore& core, const Holds& holds, int64_t room, int64_t now_us);
@@ -43,11 +43,13 @@ class SimJudge {
  private:
   void take_world(const World& next);
   void judge_failure(const CoordinatorCore& core, int64_t room);
+  void check_sources(const Holds& holds);
 
   const SimScenario& scenario_;
   std::vector<std::vector<uint64_t>> expected_;  ///< state hash by step and rank
   std::vector<uint64_t> final_;                  ///< by rank; 0: not there yet
   World world_;
+  int64_t sources_checked_ = 0;
   std::vector<bool> exposed_;  ///< a node that held the rank's state is gone, and no new copy known
   std::vector<int64_t> moved_;  ///< incarnation that took over from a worker that lives on
   int64_t announced_commit_ = 0;

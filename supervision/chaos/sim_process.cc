@@ -89,13 +89,12 @@ void WorkerProcess::on_wake() {
 
 void WorkerProcess::flush() {
   for (const Envelope& e : out_) {
-    if (const auto* vote = std::get_if<Vote>(&e.message)) {
-      Hosted* hosted = find(vote->rank);
-      if (hosted != nullptr && !std::exchange(hosted->voted, true) &&
-          hosted->core->options().incarnation > 1) {
-        host_.on_phase(SimPhase::kVoted, self_.id);
-      }
-    }
+    const auto* vote = std::get_if<Vote>(&e.message);
+    if (vote == nullptr) continue;
+    host_.on_phase(SimPhase::kVoting, self_.id);
+    Hosted* hosted = find(vote->rank);
+    if (hosted == nullptr || std::exchange(hosted->voted, true)) continue;
+    if (hosted->core->options().incarnation > 1) host_.on_phase(SimPhase::kVoted, self_.id);
   }
   send_all(out_);
   int64_t due = next_beat_us_;

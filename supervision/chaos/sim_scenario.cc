@@ -29,7 +29,7 @@ std::string_view to_string(SimFaultKind kind) {
 
 std::string_view to_string(SimPhase phase) {
   constexpr std::array<std::string_view, kNumSimPhases> kNames = {
-      "decided", "durable", "fetching", "restored", "voted", "committing"};
+      "decided", "durable", "fetching", "restored", "voted", "voting", "committing"};
   return kNames[static_cast<size_t>(phase)];
 }
 
@@ -76,7 +76,7 @@ void draw_size(SimScenario& s, SimRandom& random, int32_t max_workers) {
   s.mesh.dp = shape.second;
   const int32_t ranks = s.mesh.num_ranks();
   s.mesh.micro_batches = ranks > 8 ? 2 : static_cast<int32_t>(random.between(1, 3));
-  s.steps = ranks > 8 ? 4 : random.between(4, 8);
+  s.steps = ranks > 8 ? 4 : random.between(5, 12);
   s.state_interval = random.between(1, 3);
   s.num_nodes = ranks > 8 ? static_cast<int32_t>(random.between(4, 8))
                           : static_cast<int32_t>(random.between(2, 4));
@@ -108,6 +108,27 @@ SimFaultKind draw_kind(SimRandom& random) {
   return SimFaultKind::kKillWorker;
 }
 
+/// When a fault strikes: the first at any moment, the others mostly close to the one before.
+void draw_moment(SimFault& fault, bool first, int64_t span, int64_t num_votes, SimRandom& random) {
+  const int64_t how = random.below(10);
+  if (how < (first ? 6 : 3)) {
+    fault.when = first ? SimFault::When::kAtEvent : SimFault::When::kAfterEvents;
+    fault.events = random.below(first ? span : span / 2);
+  } else if (!first && how < 6) {
+    fault.when = SimFault::When::kAfterEvents;
+    fault.events = random.below(80);
+  } else {
+    fault.when = SimFault::When::kAtPhase;
+    fault.phase = static_cast<SimPhase>(random.below(kNumSimPhases));
+    // Without a recovery under way only these are reached.
+    constexpr std::array<SimPhase, 3> kAlways = {SimPhase::kVoting, SimPhase::kCommitting,
+                                                 SimPhase::kDurable};
+    if (first) fault.phase = kAlways[static_cast<size_t>(random.below(kAlways.size()))];
+    if (fault.phase == SimPhase::kVoting) fault.events = random.below(first ? num_votes : 6);
+    if (first && fault.phase != SimPhase::kVoting) fault.events = random.below(5);
+  }
+}
+
 }  // namespace
 
 SimScenario scenario_of(uint64_t seed, int32_t max_faults, int32_t max_workers) {
@@ -118,7 +139,7 @@ SimScenario scenario_of(uint64_t seed, int32_t max_faults, int32_t max_workers) 
   draw_size(s, random, max_workers);
   draw_network(s, random);
   const int32_t ranks = s.mesh.num_ranks();
-  const int64_t span = s.steps * ranks * 40;  // about as many events as a run without faults
+  const int64_t span = s.steps * ranks * 20;  // about as many events as a run without faults
   const int64_t num_faults = max_faults <= 0 ? 0 : random.between(1, max_faults);
   for (int64_t i = 0; i < num_faults; ++i) {
     SimFault fault;
@@ -126,23 +147,7 @@ SimScenario scenario_of(uint64_t seed, int32_t max_faults, int32_t max_workers) 
     fault.draw = random.next();
     fault.zombie = random.chance(40);
     fault.at_subject = random.chance(60);
-    const int64_t how = i == 0 ? 0 : random.below(10);
-    if (how < 3) {
-      fault.when = i == 0 ? SimFault::When::kAtEvent : SimFault::When::kAfterEvents;
-      fault.events = random.below(span);
-    } else if (how < 6) {
-      fault.when = SimFault::When::kAfterEvents;
-      fault.events = random.below(80);
-    } else {
-      fault.when = SimFault::When::kAtPhase;
-      fault.phase = static_cast<SimPhase>(random.below(kNumSimPhases));
-    }
-    // Also the first may wait for a commit to be under way: the rarest moment of a step.
-    if (i == 0 && random.chance(15)) {
-      fault.when = SimFault::When::kAtPhase;
-      fault.phase = SimPhase::kCommitting;
-      fault.events = random.below(s.steps);
-    }
+    draw_moment(fault, i == 0, span, s.steps * ranks, random);
     // Half of them too short to be noticed by heartbeats.
     fault.duration_us =
         random.chance(50) ? random.between(5'000, 120'000) : random.between(350'000, 900'000);

@@ -44,16 +44,17 @@ enum class SimPhase : uint8_t {
   kFetching,     ///< an adopter asks for its state
   kRestored,     ///< an adopter has its state and begins to replay
   kVoted,        ///< an adopter has voted for the first time
+  kVoting,       ///< any rank's vote is on its way
   kCommitting,   ///< a commit is being written
 };
-inline constexpr int32_t kNumSimPhases = 6;
+inline constexpr int32_t kNumSimPhases = 7;
 std::string_view to_string(SimPhase phase);
 
 struct SimFault {
   enum class When : uint8_t {
     kAtEvent = 0,  ///< when that many events have been handled
     kAfterEvents,  ///< that many events after the fault before
-    kAtPhase,      ///< the next time, after the fault before, that the phase is reached
+    kAtPhase,      ///< when, after the fault before, the phase is reached for the events + 1st time
   };
   SimFaultKind kind = SimFaultKind::kKillWorker;
   When when = When::kAtEvent;

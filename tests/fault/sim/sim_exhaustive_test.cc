@@ -155,7 +155,8 @@ std::string phase_name(const testing::TestParamInfo<SecondFault::ParamType>& inf
 INSTANTIATE_TEST_SUITE_P(
     Phases, SecondFault,
     testing::Combine(testing::Values(SimPhase::kDecided, SimPhase::kDurable, SimPhase::kFetching,
-                                     SimPhase::kRestored, SimPhase::kVoted, SimPhase::kCommitting),
+                                     SimPhase::kRestored, SimPhase::kVoted, SimPhase::kVoting,
+                                     SimPhase::kCommitting),
                      testing::Values(SimFaultKind::kKillWorker, SimFaultKind::kKillNode,
                                      SimFaultKind::kHangWorker, SimFaultKind::kPartitionWorker,
                                      SimFaultKind::kKillCoordinator, SimFaultKind::kDiskFull)),
