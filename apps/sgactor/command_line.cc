@@ -155,6 +155,7 @@ int run_program(const kernels::BackendTable& backends, std::vector<std::string> 
   add_plan(app, line);
   add_ckpt(app, line);
   add_bench(app, line);
+  add_chaos(app, line);
 
   if (Status s = check_command(app, args); !s.ok()) return report(s);
   try {

@@ -44,6 +44,7 @@ void add_generate(CLI::App& app, CommandLine& line);
 void add_plan(CLI::App& app, CommandLine& line);
 void add_ckpt(CLI::App& app, CommandLine& line);
 void add_bench(CLI::App& app, CommandLine& line);
+void add_chaos(CLI::App& app, CommandLine& line);
 
 /// What `sgactor --version` prints: version, and each backend with its device or why it is missing.
 std::string version_text(const kernels::BackendTable& backends);

@@ -37,7 +37,7 @@ TEST_F(ProgramRun, VersionNamesBackendsAndWhyOneIsMissing) {
 
 TEST_F(ProgramRun, HelpIsThere) {
   EXPECT_EQ(run({"--help"}).exit_code, 0);
-  for (const char* sub : {"init", "train", "generate", "plan", "ckpt", "bench"}) {
+  for (const char* sub : {"init", "train", "generate", "plan", "ckpt", "bench", "chaos"}) {
     const ProgramResult r = run({sub, "--help"});
     EXPECT_EQ(r.exit_code, 0) << sub;
     EXPECT_FALSE(r.out.empty()) << sub;
@@ -259,6 +259,24 @@ TEST_F(ProgramRun, BenchStepWritesNothing) {
   EXPECT_GT(out["tok_s"], 0);
   EXPECT_GE(out["share_outside_kernels"], 0);
   EXPECT_TRUE(snapshot() == before);
+}
+
+TEST_F(ProgramRun, ChaosSimulatesSeedsAndFindsAMissingRule) {
+  const ProgramResult good = run({"chaos", "--simulate", "--seeds", "1..20", "--json"});
+  ASSERT_EQ(good.exit_code, 0) << good.err;
+  const json out = json::parse(good.out);
+  EXPECT_EQ(out["seeds"], 20);
+  EXPECT_GT(out["faults"], 0);
+  EXPECT_EQ(out["divergences"], 0);
+  EXPECT_EQ(out["survivors_reexecuted"], 0);
+  // Without idempotence the first seed already goes wrong, and its schedule is printed.
+  const ProgramResult bad = run({"chaos", "--simulate", "--seeds=1", "--without=idempotence"});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_NE(bad.out.find("seed 1"), std::string::npos) << bad.out;
+  for (const char* seeds : {"5..2", "x", "1..", "1..2x"}) {
+    EXPECT_EQ(run({"chaos", "--simulate", "--seeds", seeds}).exit_code, 2) << seeds;
+  }
+  EXPECT_EQ(run({"chaos", "--simulate", "--without=hope"}).exit_code, 2);
 }
 
 }  // namespace
