@@ -43,6 +43,19 @@ Result<int> generate(const CommandLine& line, const GenerateOptions& options) {
   return kExitDone;
 }
 
+/// CLI::Range lets NaN through, because no comparison with it holds.
+std::string check_temperature(const std::string& text) {
+  double value = 0;
+  if (CLI::detail::lexical_cast(text, value) && value >= 0 && value <= 100) return "";
+  return "expected a number from 0 to 100, got " + text;
+}
+
+/// The conversion to an unsigned number would wrap a negative one around.
+std::string check_seed(const std::string& text) {
+  return text.find('-') == std::string::npos ? ""
+                                             : "expected an integer of at least 0, got " + text;
+}
+
 }  // namespace
 
 void add_generate(CLI::App& app, CommandLine& line) {
@@ -55,12 +68,14 @@ void add_generate(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   sub->add_option("--temperature", options->sampling.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(check_temperature)
       ->capture_default_str();
   sub->add_option("--top-k", options->sampling.top_k, "draw among the k likeliest; 0: all")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
       ->capture_default_str();
-  sub->add_option("--seed", options->sampling.seed, "of the draws")->capture_default_str();
+  sub->add_option("--seed", options->sampling.seed, "of the draws")
+      ->check(check_seed)
+      ->capture_default_str();
   sub->add_option("--tokenizer", options->tokenizer, "instead of the model's own");
   sub->add_option("--context", options->context, "tokens that the model sees; 0: as trained")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20));

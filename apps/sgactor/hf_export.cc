@@ -15,11 +15,17 @@ Status fill(const graph::LlamaConfig& config, const LoadedParameters& parameters
             const std::string& tokenizer, const std::string& dir) {
   SGA_TRY(transport::write_file_atomic(dir + "/config.json", graph::to_hf_config(config)));
   SGA_TRY(transport::write_hf_weights(dir, parameters.tensors()));
-  if (!tokenizer.ends_with(".json")) return {};
+  if (tokenizer.empty() || tokenizer == "bytes") return {};
   std::error_code error;
-  fs::copy_file(tokenizer, dir + "/tokenizer.json", error);
-  if (error) return invalid_argument(tokenizer + ": cannot copy the tokenizer: " + error.message());
-  return {};
+  fs::path file = tokenizer;
+  if (fs::is_directory(file, error)) {
+    const bool json = fs::exists(file / "tokenizer.json", error);
+    file /= json ? "tokenizer.json" : "tokenizer.model";
+  }
+  const char* name = file.extension() == ".json" ? "tokenizer.json" : "tokenizer.model";
+  fs::copy_file(file, fs::path(dir) / name, error);
+  if (!error) return {};
+  return invalid_argument(file.string() + ": cannot copy the tokenizer: " + error.message());
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 namespace sgactor::apps {
 
 /// Writes parameters as a Hugging Face directory: config.json and model*.safetensors (f32), and a
-/// copy of `tokenizer` if that is a tokenizer.json. Atomic: the directory appears whole or not.
-/// Holds all parameters in memory. Errors: kInvalidArgument if `out_dir` exists and is not empty.
+/// copy of the file of `tokenizer` (as for create_tokenizer; "bytes" or empty: none) as
+/// tokenizer.json or tokenizer.model. Atomic: the directory appears whole or not. Holds all
+/// parameters in memory. Errors: kInvalidArgument if `out_dir` exists and is not empty, or the
+/// tokenizer cannot be read.
 Status export_hf(const graph::LlamaConfig& config, const transport::StateSource& state,
                  const std::string& tokenizer, const std::string& out_dir);
 

@@ -8,31 +8,34 @@
 #include "transport/storage/run_files.h"
 
 #include <filesystem>
+#include <set>
 
 namespace sgactor::apps {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A tensor that the model has no place for means that it is another model. Rotary tables, which
-/// old exports carry, and a second copy of a tied head are computed or known.
-Status check_unread(const std::string& hf_dir, const std::vector<std::string>& unread, bool tied) {
-  for (const std::string& name : unread) {
-    if (name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight")) continue;
-    return invalid_argument(hf_dir + ": tensor " + name +
-                            ": config.json's model has no such parameter");
+}  // namespace
+
+Status check_no_surplus(const std::string& hf_dir, const transport::HfDirectory& hf,
+                        const graph::LlamaConfig& config) {
+  std::set<std::string> known;
+  for (const graph::ParameterSpec& spec : graph::llama_parameters(config)) known.insert(spec.name);
+  // Computed, or known already.
+  if (config.tie_word_embeddings) known.insert("lm_head.weight");
+  for (const std::string& name : hf.names()) {
+    if (known.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
+    return invalid_argument(hf_dir + ": tensor " + name + ": the model has no such parameter");
   }
   return {};
 }
-
-}  // namespace
 
 Result<std::string> import_hf(const std::string& hf_dir, const std::string& out_dir) {
   SGA_TRY(check_new_directory("import to", out_dir));
   SGA_ASSIGN(const graph::LlamaConfig config, load_hf_config(hf_dir));
   SGA_ASSIGN(const auto hf, transport::HfDirectory::open(hf_dir));
   SGA_ASSIGN(const LoadedParameters parameters, load_parameters(config, *hf));
-  SGA_TRY(check_unread(hf_dir, hf->unread(), config.tie_word_embeddings));
+  SGA_TRY(check_no_surplus(hf_dir, *hf, config));
   SGA_ASSIGN(const graph::Graph forward, graph::build_llama(config, {}));
 
   JobSpec job;

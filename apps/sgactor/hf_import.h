@@ -1,9 +1,17 @@
 #pragma once
 #include "graph/base/status.h"
+#include "graph/models/llama.h"
+#include "transport/storage/safetensors.h"
 
 #include <string>
 
 namespace sgactor::apps {
+
+/// A tensor that the model has no place for means that it is another model. Rotary tables, which
+/// old exports carry, and a second copy of a tied head are let through. Errors: kInvalidArgument
+/// naming `hf_dir` and the first such tensor.
+Status check_no_surplus(const std::string& hf_dir, const transport::HfDirectory& hf,
+                        const graph::LlamaConfig& config);
 
 /// Makes a checkpoint of step 0 in `out_dir`/ckpt from the weights of a Hugging Face directory, as
 /// f32, with its config and the place of its tokenizer. `generate` and `ckpt export` take it like a

@@ -1,5 +1,6 @@
 #include "apps/sgactor/job_keys.h"
 
+#include "apps/sgactor/printable.h"
 #include "graph/base/units.h"
 
 #include <fmt/format.h>
@@ -139,7 +140,7 @@ constexpr JobKey kKeys[] = {
     {"compile", "fuse", SGA_FIELD(compile.fuse), any(),
      "fused ops: attention, norms, SwiGLU, AdamW"},
     {"compile", "disable_passes", SGA_FIELD(compile.disable_passes), any(),
-     "passes or fusions to leave out, by the names that `sgactor plan` prints"},
+     "passes to leave out; those that can be: fuse_ops"},
     {"log", "interval", SGA_FIELD(log.interval), at_least(1),
      "steps between progress lines; metrics.jsonl has every step"},
     {"log", "trace_steps", SGA_FIELD(log.trace_steps), range(0, 10000),
@@ -298,6 +299,8 @@ Status check_limits(const JobKey& key, JobSpec& job) {
 }
 
 Status set_from_text(const JobKey& key, JobSpec& job, std::string_view text) {
+  // TOML is UTF-8: job.resolved.toml could not hold the value.
+  if (!is_utf8(text)) return invalid_argument("is not UTF-8");
   const std::string quoted = toml_string(text);
   SGA_TRY(std::visit(
       Overload{[&](int64_t* v) { return parse_whole(text, v) ? Status() : wrong(key, quoted); },

@@ -52,7 +52,8 @@ std::string expectation(const JobKey& key);
 /// Checks a value that has been stored in `job` against the row's limits. Errors: kInvalidArgument
 /// with the expectation and the value, without place or key.
 Status check_limits(const JobKey& key, JobSpec& job);
-/// Parses text of the command line into the field. Errors: as check_limits.
+/// Parses text of the command line into the field. Errors: as check_limits; kInvalidArgument if
+/// `text` is not UTF-8.
 Status set_from_text(const JobKey& key, JobSpec& job, std::string_view text);
 /// The field's value as TOML.
 std::string value_as_toml(const JobKey& key, const JobSpec& job);

@@ -43,6 +43,15 @@ size_t complete_utf8(std::string_view text) {
   return text.size();
 }
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = valid_character(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 std::string printable(std::string_view text) {
   std::string out;
   while (!text.empty()) {

@@ -10,6 +10,8 @@ namespace sgactor::apps {
 std::string printable(std::string_view text);
 /// printable(), with newlines as spaces and none at the end: for messages of one line.
 std::string one_line(std::string_view text);
+/// Whether `text` is UTF-8 from end to end.
+bool is_utf8(std::string_view text);
 /// Length of the longest head of `text` that does not end inside a UTF-8 character.
 size_t complete_utf8(std::string_view text);
 

@@ -1,5 +1,6 @@
 #include "apps/sgactor/start.h"
 
+#include "apps/sgactor/hf_import.h"
 #include "apps/sgactor/model_source.h"
 #include "apps/sgactor/resume.h"
 
@@ -14,9 +15,11 @@ Result<Start> fresh_start(const JobSpec& job, const graph::LlamaConfig& config) 
     auto opened = open_weights(job.model.weights);
     if (!opened.ok()) return opened.status().with_context(job.at("model.weights"));
     weights = std::move(*opened);
-    // A tensor that is missing or shaped otherwise is found before anything is written.
-    if (Status s = check_parameters(config, *weights); !s.ok())
-      return s.with_context(job.at("model.weights"));
+    // A tensor that is missing, too many or shaped otherwise is found before anything is written.
+    Status s = check_parameters(config, *weights);
+    const auto* hf = dynamic_cast<const transport::HfDirectory*>(weights.get());
+    if (s.ok() && hf != nullptr) s = check_no_surplus(job.model.weights, *hf, config);
+    if (!s.ok()) return s.with_context(job.at("model.weights"));
   }
   start.state = initial_state(config, static_cast<uint64_t>(job.training.seed), std::move(weights));
   return start;

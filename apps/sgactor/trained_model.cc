@@ -1,5 +1,6 @@
 #include "apps/sgactor/trained_model.h"
 
+#include "apps/sgactor/hf_import.h"
 #include "apps/sgactor/job_spec.h"
 #include "apps/sgactor/model_source.h"
 #include "transport/storage/checkpoint.h"
@@ -15,7 +16,9 @@ namespace fs = std::filesystem;
 Result<TrainedModel> open_hf(const std::string& dir) {
   TrainedModel source;
   SGA_ASSIGN(source.config, load_hf_config(dir));
-  SGA_ASSIGN(source.state, transport::HfDirectory::open(dir));
+  SGA_ASSIGN(auto hf, transport::HfDirectory::open(dir));
+  SGA_TRY(check_no_surplus(dir, *hf, source.config));
+  source.state = std::move(hf);
   std::error_code error;
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     const std::string file = dir + "/" + name;
@@ -34,8 +37,11 @@ Result<TrainedModel> open_checkpoint(const std::string& step_dir) {
   SGA_ASSIGN(source.config,
              graph::parse_hf_config(info.model_config, step_dir + "/manifest.bin: config"));
   if (const auto job = parse_job(info.job, step_dir, {}); job.ok()) {
+    // "bytes" is also what a job says that names no tokenizer. It holds where the text was read as
+    // bytes, whatever the size of the vocabulary, and where the ids can be nothing else.
     const bool bytes = job->data.tokenizer == "bytes";
-    if (!bytes || source.config.vocab_size == 256) source.tokenizer = job->data.tokenizer;
+    if (!bytes || job->data.kind == "text" || source.config.vocab_size == 256)
+      source.tokenizer = job->data.tokenizer;
     source.seq_len = job->training.seq_len;
   }
   source.found = step_dir + " (step " + std::to_string(info.step) + ")";

@@ -18,7 +18,8 @@ struct TrainedModel {
 };
 
 /// Opens a run directory (its newest whole checkpoint), a checkpoint's step directory, or a Hugging
-/// Face directory. Errors: kInvalidArgument naming `path` and what was expected; kCorruption.
+/// Face directory. Errors: kInvalidArgument naming `path` and what was expected, or a
+/// tensor that config.json's model has no place for; kCorruption.
 Result<TrainedModel> open_model(const std::string& path);
 
 }  // namespace sgactor::apps

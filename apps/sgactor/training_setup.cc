@@ -1,8 +1,9 @@
 #include "apps/sgactor/training_setup.h"
 
 #include "apps/sgactor/model_source.h"
-#include "graph/base/log.h"
 #include "graph/ir/serial.h"
+
+#include <fmt/format.h>
 
 #include <utility>
 
@@ -22,9 +23,25 @@ Result<transport::Datasets> open_data(const JobSpec& job, int64_t vocab_size) {
   spec.mock_tokens = job.data.mock_tokens;
   spec.validation_fraction = job.data.validation_fraction;
   auto data = transport::open_datasets(spec);
-  if (!data.ok())
-    return data.status().with_context(job.at(spec.kind == "mock" ? "data.kind" : "data.path"));
-  return data;
+  if (data.ok()) return data;
+  // Which key is at fault shows by trying again without the others.
+  if (spec.kind == "text") {
+    const Status tokenizer = transport::create_tokenizer(spec.tokenizer).status();
+    if (!tokenizer.ok()) return tokenizer.with_context(job.at("data.tokenizer"));
+  }
+  const bool splits = std::exchange(spec.validation_fraction, 0) > 0;
+  const bool split_is_bad = splits && transport::open_datasets(spec).ok();
+  const char* source = spec.kind == "mock" ? "data.kind" : "data.path";
+  return data.status().with_context(job.at(split_is_bad ? "data.validation_fraction" : source));
+}
+
+/// Names the key if `status`, the compiler's, is about a pass that the job disables.
+Status blame_passes(const JobSpec& job, const Status& status) {
+  for (const std::string& name : job.compile.disable_passes) {
+    if (status.message().starts_with("pass \"" + name + "\""))
+      return status.with_context(job.at("compile.disable_passes"));
+  }
+  return status;
 }
 
 }  // namespace
@@ -55,8 +72,9 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
   CompiledJob result;
   SGA_ASSIGN(result.config, load_model(job));
   if (job.training.seq_len > result.config.max_position_embeddings) {
-    log::warn("training.seq_len {} is longer than the model's max_position_embeddings {}",
-              job.training.seq_len, result.config.max_position_embeddings);
+    return invalid_argument(fmt::format(
+        "{}: expected at most the model's max_position_embeddings {}, got {}",
+        job.at("training.seq_len"), result.config.max_position_embeddings, job.training.seq_len));
   }
   graph::CompileOptions options = compile_options(job, storage);
   options.dump = [&](const std::string& pass, const graph::Graph& training,
@@ -64,7 +82,9 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
     if (pass == kSchemaPass) result.graph_bytes = graph::serialize_graph(training);
     if (dump) dump(pass, training, update);
   };
-  SGA_ASSIGN(result.compiled, graph::compile_training(result.config, options));
+  auto compiled = graph::compile_training(result.config, options);
+  if (!compiled.ok()) return blame_passes(job, compiled.status());
+  result.compiled = std::move(*compiled);
   return result;
 }
 
