@@ -31,8 +31,29 @@ bool is_step_dir(const std::string& path) {
              .starts_with("step-");
 }
 
+/// As list_checkpoints, of the one step directory.
+transport::CheckpointListing list_step(const std::string& dir) {
+  transport::CheckpointListing listing;
+  listing.path = dir;
+  const auto checkpoint = transport::Checkpoint::open(dir);
+  listing.status = checkpoint.status();
+  if (!checkpoint.ok()) return listing;
+  const transport::CheckpointInfo& info = (*checkpoint)->info();
+  listing.step = info.step;
+  for (const transport::TensorRecord& t : info.tensors) listing.bytes += t.type.bytes();
+  return listing;
+}
+
+Result<std::vector<transport::CheckpointListing>> listings(const std::string& from) {
+  std::error_code error;
+  const bool is_run = std::filesystem::is_directory(from + "/ckpt", error);
+  if (is_run || !is_step_dir(from) || !std::filesystem::is_directory(from, error))
+    return transport::list_checkpoints(from);
+  return std::vector{list_step(from)};
+}
+
 Result<int> list(const CkptOptions& options) {
-  SGA_ASSIGN(const auto found, transport::list_checkpoints(options.from));
+  SGA_ASSIGN(const auto found, listings(options.from));
   for (const transport::CheckpointListing& c : found) {
     std::cout << fmt::format("{:>10}  {:>12}  {}  {}\n", c.step, format_bytes(c.bytes), c.path,
                              c.status.ok() ? "whole" : c.status.message());
@@ -90,8 +111,14 @@ Result<int> export_weights(const CkptOptions& options) {
 }
 
 Result<int> import_weights(const CkptOptions& options) {
-  SGA_ASSIGN(const std::string dir, import_hf(options.from, options.to));
-  std::cout << fmt::format("imported {} to {}\n", options.from, dir);
+  const auto dir = import_hf(options.from, options.to);
+  std::error_code error;
+  // A directory that cannot be made is a wrong command; a failure to write into it is not.
+  if (!dir.ok() && dir.status().code() == Code::kInternal &&
+      !std::filesystem::is_directory(options.to + "/ckpt", error))
+    return invalid_argument("import to " + options.to + ": " + dir.status().message());
+  SGA_TRY(dir.status());
+  std::cout << fmt::format("imported {} to {}\n", options.from, *dir);
   return kExitDone;
 }
 

@@ -22,16 +22,36 @@ bool is_override(std::string_view arg) {
   return key.find('.') != std::string_view::npos;
 }
 
+bool is_word(const std::string& arg) { return !arg.starts_with("-"); }
+
+std::vector<const CLI::App*> subcommands(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+/// The word behind "ckpt" or "bench".
+Status check_nested(const CLI::App& parent, const std::string& word) {
+  std::string known;
+  for (const CLI::App* sub : subcommands(parent)) {
+    if (word == sub->get_name()) return {};
+    known += (known.empty() ? "" : ", ") + sub->get_name();
+  }
+  if (known.empty()) return {};
+  return invalid_argument(parent.get_name() + ": unknown command '" + word + "'; expected one of " +
+                          known);
+}
+
 /// The first word that is no option must name a subcommand: CLI11's own message does not say so.
 Status check_command(const CLI::App& app, const std::vector<std::string>& args) {
-  const auto word = std::find_if(args.begin(), args.end(),
-                                 [](const std::string& arg) { return !arg.starts_with("-"); });
+  const auto word = std::find_if(args.begin(), args.end(), is_word);
   if (word == args.end()) return {};
   std::string best;
   int best_distance = 3;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const CLI::App* sub : subcommands(app)) {
     const int distance = edit_distance(*word, sub->get_name());
-    if (distance == 0) return {};
+    if (distance == 0) {
+      const auto next = std::find_if(word + 1, args.end(), is_word);
+      return next == args.end() ? Status() : check_nested(*sub, *next);
+    }
     if (distance >= best_distance) continue;
     best_distance = distance;
     best = sub->get_name();
@@ -172,8 +192,13 @@ int run_program(const kernels::BackendTable& backends, std::vector<std::string> 
     return kExitUsage;
   }
   const Result<int> code = run_action(line);
+  if (!code.ok()) return report(code.status());
   std::cout.flush();
-  return code.ok() ? *code : report(code.status());
+  if (*code == kExitDone && (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    std::fprintf(stderr, "sgactor: standard output: cannot write\n");
+    return kExitFailed;
+  }
+  return *code;
 }
 
 }  // namespace sgactor::apps

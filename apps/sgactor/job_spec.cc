@@ -175,10 +175,24 @@ Result<JobSpec> parse_job(std::string_view toml, const std::string& file,
   return job;
 }
 
+Status check_text_file(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) return {};
+  if (!fs::is_regular_file(status)) return invalid_argument(path + ": expected a regular file");
+  const uintmax_t size = fs::file_size(path, error);
+  if (!error && size > kMaxTextFileBytes) {
+    return invalid_argument(path + ": is " + std::to_string(size) +
+                            " bytes long; expected at most " + std::to_string(kMaxTextFileBytes));
+  }
+  return {};
+}
+
 Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides) {
   std::error_code error;
   if (fs::is_directory(path, error))
     return invalid_argument(path + ": expected a job file, got a directory");
+  SGA_TRY(check_text_file(path));
   std::ifstream in(path, std::ios::binary);
   if (!in) return invalid_argument(path + ": cannot read the job file: " + std::strerror(errno));
   std::ostringstream text;

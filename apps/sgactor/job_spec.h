@@ -109,6 +109,12 @@ struct JobOverride {
   std::string value;
 };
 
+/// Longest job file or config.json that is read.
+inline constexpr uintmax_t kMaxTextFileBytes = uintmax_t{16} << 20;
+/// Errors: kInvalidArgument if `path` is there and no regular file (a device or pipe may never end)
+/// or longer than kMaxTextFileBytes. Reads nothing.
+Status check_text_file(const std::string& path);
+
 /// Reads a job file, applies overrides in order, checks every key alone and in combination, and
 /// makes paths absolute (relative to the job file if they exist there, else to the current
 /// directory). Values that are well-formed but beyond this build pass; check_supported() refuses

@@ -37,6 +37,7 @@ Result<graph::LlamaConfig> load_hf_config(const std::string& dir_or_file) {
   const std::string file = fs::is_directory(dir_or_file, error)
                                ? (fs::path(dir_or_file) / "config.json").string()
                                : dir_or_file;
+  SGA_TRY(check_text_file(file));
   SGA_ASSIGN(const std::string text, transport::read_file(file));
   return graph::parse_hf_config(text, file);
 }

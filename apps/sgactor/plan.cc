@@ -100,16 +100,21 @@ struct Dumper {
   }
 };
 
+/// A directory that cannot be written is a wrong command, not a failed run.
+Status dump_failed(const Status& status) {
+  return status.ok() ? status : invalid_argument("--dump-ir: " + status.message());
+}
+
 Result<int> plan(const CommandLine& line, const PlanOptions& options) {
   SGA_ASSIGN(const JobSpec job, load_job(options.job, line.overrides));
   Dumper dumper{options.dump_dir};
   decltype(graph::CompileOptions::dump) dump;
   if (!options.dump_dir.empty()) {
-    SGA_TRY(transport::make_dirs(options.dump_dir));
+    SGA_TRY(dump_failed(transport::make_dirs(options.dump_dir)));
     dump = std::ref(dumper);
   }
   SGA_ASSIGN(const CompiledJob c, compile_job(job, graph::StorageModel::kNative, dump));
-  SGA_TRY(dumper.status);
+  SGA_TRY(dump_failed(dumper.status));
   if (options.json) {
     std::cout << plan_json(c.compiled.plan) << "\n";
     return kExitDone;

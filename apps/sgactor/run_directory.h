@@ -18,13 +18,15 @@ struct RunDirectory {
   [[nodiscard]] std::string trace() const { return path + "/trace/rank0_trace.json.gz"; }
   [[nodiscard]] std::string checkpoints() const { return path + "/ckpt"; }
   [[nodiscard]] std::string report() const { return path + "/report.json"; }
+  [[nodiscard]] std::string lock() const { return path + "/lock"; }
   [[nodiscard]] std::string hf_export() const { return path + "/hf"; }
 };
 
 /// "runs/<name>-20250131-235959", made free by "-2", "-3" … if it exists. `unix_time` is shown in
 /// local time.
 std::string default_run_path(const std::string& name, int64_t unix_time);
-/// Errors: kInvalidArgument if `path` exists and is not an empty directory. Touches nothing.
+/// Errors: kInvalidArgument if `path` exists and is not an empty directory (a lock file alone,
+/// which a killed process left, counts as empty). Touches nothing.
 Status check_new_run(const std::string& path);
 /// Makes the directory with ckpt/ and trace/ inside. Errors: kInvalidArgument with errno's text.
 Status create_run(const RunDirectory& run);
@@ -33,5 +35,32 @@ Status create_run(const RunDirectory& run);
 /// lines dropped. Errors: kCorruption naming file and line if a line before the last is no JSON
 /// object with a step.
 Result<int64_t> truncate_steps(const std::string& file, int64_t last_step);
+
+/// Cuts what stands behind the last newline of an append-only file: a line that a crash left
+/// unfinished would be glued to the next. A missing file is fine. Errors: kInternal.
+Status cut_unfinished_line(const std::string& file);
+
+/// The one writer of a run directory: an exclusive flock on RUN/lock, which holds the owner's pid.
+/// Held until destruction, which also removes the file; a process that dies frees it too.
+class RunLock {
+ public:
+  RunLock() = default;
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+  /// Call once. The directory must exist. Errors: kInvalidArgument "RUN: run directory is in use by
+  /// pid N" if another process holds it (nothing is touched then), or with errno's text.
+  Status take(const RunDirectory& run);
+
+ private:
+  std::string file_;
+  int fd_ = -1;
+};
+
+/// Errors: kInvalidArgument as RunLock::take if another process holds the lock. Touches nothing.
+Status check_not_in_use(const RunDirectory& run);
+/// Makes the directory if need be, takes its lock and checks under it that the run is still new.
+Status claim_new_run(const RunDirectory& run, RunLock& lock);
 
 }  // namespace sgactor::apps

@@ -39,6 +39,7 @@ double tokens_per_second(const actors::StepReport& r) {
 }
 
 Status open_append(std::ofstream& out, const std::string& file) {
+  SGA_TRY(cut_unfinished_line(file));
   out.open(file, std::ios::binary | std::ios::app);
   if (out) return {};
   return make_status(Code::kInternal, file + ": cannot write: " + std::strerror(errno));

@@ -30,6 +30,7 @@ struct TrainOptions {
   std::string bind;
   int64_t workers = 1;
   bool resume = false;
+  bool run_dir_given = false;
 };
 
 Result<JobSpec> read_job(const CommandLine& line, const TrainOptions& options) {
@@ -123,7 +124,24 @@ Result<int> run_job(const JobSpec& job, const TrainingSetup& setup, const RunDir
   return summary->interrupted ? kExitInterrupted : kExitDone;
 }
 
-Result<int> train(const CommandLine& line, const TrainOptions& options) {
+/// A run that is gone on with is locked before its job and checkpoints are read.
+Status lock_resumed_run(const TrainOptions& options, RunLock& lock) {
+  std::error_code error;
+  if (!options.resume || !std::filesystem::is_directory(options.run_dir, error)) return {};
+  return lock.take({options.run_dir});
+}
+
+Status check_new(const RunDirectory& run) {
+  SGA_TRY(check_not_in_use(run));
+  return check_new_run(run.path);
+}
+
+Result<int> train(const CommandLine& line, TrainOptions options) {
+  if (options.run_dir_given && options.run_dir.empty())
+    return invalid_argument("--run-dir: expected a directory, got an empty name");
+  while (options.run_dir.size() > 1 && options.run_dir.ends_with('/')) options.run_dir.pop_back();
+  RunLock lock;
+  SGA_TRY(lock_resumed_run(options, lock));
   SGA_ASSIGN(const JobSpec job, read_job(line, options));
   log::init({.level = log_level(job.log.level)});
   SGA_TRY(check_supported(job));
@@ -133,11 +151,12 @@ Result<int> train(const CommandLine& line, const TrainOptions& options) {
   SGA_ASSIGN(auto backend, create_device(*line.backends, device));
   const RunDirectory run{options.run_dir.empty() ? default_run_path(job.name, std::time(nullptr))
                                                  : options.run_dir};
-  if (!options.resume) SGA_TRY(check_new_run(run.path));
+  if (!options.resume) SGA_TRY(check_new(run));
   SGA_ASSIGN(const TrainingSetup setup, set_up_training(job, storage_model(*backend)));
   SGA_TRY(check_memory(setup.training.compiled.plan, *backend));
   SGA_ASSIGN(const Start start, options.resume ? resumed_start(job, run, setup.training)
                                                : fresh_start(job, setup.training.config));
+  if (!options.resume) SGA_TRY(claim_new_run(run, lock));
   print_head(job, setup.training.compiled.plan, backend->info(), run);
   if (start.first_step > job.training.steps) {
     std::printf("nothing to do: the checkpoint is at step %lld of training.steps %lld\n",
@@ -162,8 +181,10 @@ void add_train(CLI::App& app, CommandLine& line) {
   sub->add_option("--run-dir", options->run_dir, "default: runs/<job name>-<time>");
   sub->add_option("--bind", options->bind, "address that other hosts reach this one by");
   sub->add_flag("--resume", options->resume, "go on from the newest whole checkpoint");
-  sub->callback(
-      [&line, options] { line.action = [&line, options] { return train(line, *options); }; });
+  sub->callback([&line, sub, options] {
+    options->run_dir_given = sub->count("--run-dir") > 0;
+    line.action = [&line, options] { return train(line, *options); };
+  });
 }
 
 }  // namespace sgactor::apps

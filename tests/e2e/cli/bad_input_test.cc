@@ -1,7 +1,17 @@
 // Every line of bad input: exit code 2, one line that names what was wrong, nothing written.
 #include "tests/e2e/cli/program.h"
 
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
+#include <sstream>
+#include <thread>
 
 namespace sgactor::tests {
 namespace {
@@ -22,7 +32,12 @@ TEST_F(BadInput, Commands) {
   expect_refused({"train", "job.toml", "--resume"}, {"--resume: needs --run-dir"});
   expect_refused(train({"--workers", "2"}), {"--workers 2", "expected 1"});
   expect_refused(train({"--devices", "cpu:0"}), {"--devices cpu:0: expected"});
+  expect_refused({"train", "job.toml", "--run-dir", ""}, {"--run-dir: expected a directory"});
   expect_refused({"ckpt"}, {"subcommand"});
+  expect_refused({"ckpt", "lss", "out"},
+                 {"ckpt: unknown command 'lss'; expected one of ls, show, verify, export, import"});
+  expect_refused({"bench", "collectives"},
+                 {"bench: unknown command 'collectives'; expected one of step, actors"});
   expect_refused({"plan"}, {"job"});
 }
 
@@ -69,6 +84,36 @@ TEST_F(BadInput, MissingFiles) {
   expect_refused({"ckpt", "import", "absent", "run"}, {"absent"});
 }
 
+TEST_F(BadInput, DirectoriesThatCannotBeMade) {
+  expect_refused({"plan", "job.toml", "--dump-ir", "text.txt/ir"}, {"--dump-ir", "text.txt"});
+  ASSERT_EQ(run(train({})).exit_code, 0);
+  ASSERT_EQ(run({"ckpt", "export", "out", "hf"}).exit_code, 0);
+  expect_refused({"ckpt", "import", "hf", "text.txt/run"}, {"text.txt"});
+}
+
+TEST_F(BadInput, FilesThatAreNotReadFurther) {
+  expect_refused({"plan", "/dev/zero"}, {"/dev/zero: expected a regular file"});
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  std::filesystem::remove(path("tiny/config.json"));
+  std::filesystem::create_symlink("/dev/zero", path("tiny/config.json"));
+  const ProgramResult endless = run({"plan", "job.toml"});
+  EXPECT_EQ(endless.exit_code, 2);
+  EXPECT_NE(endless.err.find("config.json: expected a regular file"), std::string::npos)
+      << endless.err;
+  std::filesystem::remove(path("tiny/config.json"));
+  for (const char* name : {"tiny/config.json", "job.toml"}) {
+    write(name, "#");
+    std::filesystem::resize_file(path(name), (16 << 20) + 1);
+  }
+  expect_refused({"plan", "job.toml"}, {"job.toml: is 16777217 bytes long; expected at most"});
+  expect_refused({"ckpt", "import", "tiny", "run"}, {"tiny/config.json: is 16777217 bytes long"});
+  std::filesystem::remove(path("job.toml"));
+  std::filesystem::rename(path("pipe"), path("job.toml"));
+  const ProgramResult pipe = run({"plan", "job.toml"});
+  EXPECT_EQ(pipe.exit_code, 2);
+  EXPECT_EQ(pipe.err, "sgactor: job.toml: expected a regular file\n");
+}
+
 TEST_F(BadInput, ConfigThatIsNoLlama) {
   write("gpt/config.json", R"({"model_type": "gpt2", "vocab_size": 256})");
   expect_refused(train({"--model.hf=gpt"}), {"model.hf", "gpt/config.json", "model_type", "gpt2"});
@@ -88,6 +133,61 @@ TEST_F(BadInput, RunDirectoryThatExists) {
   expect_refused({"ckpt", "export", "tiny", "out"}, {"out: exists already"});
   expect_refused({"ckpt", "import", "tiny", "out"}, {"out: exists already"});
   expect_refused({"train", "job.toml", "--run-dir", "text.txt"}, {"text.txt", "there is a file"});
+}
+
+TEST_F(BadInput, RunDirectoryInUse) {
+  write("out/lock", "4711\n");
+  const int fd = open(path("out/lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
+  const std::string message = "sgactor: out: run directory is in use by pid 4711\n";
+  expect_refused(train({}), {message});
+  expect_refused(train({"--resume"}), {message});
+  close(fd);  // what a killed process leaves: a file that nobody holds
+  const ProgramResult result = run(train({}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_FALSE(exists("out/lock"));
+}
+
+TEST_F(BadInput, RunHoldsItsDirectory) {
+  const int pid = start(train({"--training.steps=1000000", "--checkpoint.interval=0"}));
+  while (!exists("out/metrics.jsonl") || read("out/metrics.jsonl").empty()) {
+    ASSERT_EQ(kill(pid, 0), 0);
+    std::this_thread::yield();
+  }
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--resume"}}) {
+    const ProgramResult second = run(train(more));
+    EXPECT_EQ(second.exit_code, 2);
+    EXPECT_EQ(second.err,
+              "sgactor: out: run directory is in use by pid " + std::to_string(pid) + "\n");
+  }
+  kill(pid, SIGINT);
+  EXPECT_EQ(wait(pid).exit_code, 130);
+}
+
+TEST_F(BadInput, CutAuditLineIsNotGluedToTheNext) {
+  ASSERT_EQ(run(train({})).exit_code, 0);
+  const std::string whole = read("out/audit.jsonl");
+  write("out/audit.jsonl", whole + R"({"time":1,"who)");
+  ASSERT_EQ(run(train({"--resume", "--training.steps=7"})).exit_code, 0);
+  const std::string audit = read("out/audit.jsonl");
+  EXPECT_EQ(audit.rfind(whole, 0), 0U);
+  std::istringstream lines(audit);
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+}
+
+TEST_F(BadInput, StepDirectoryIsListed) {
+  ASSERT_EQ(run(train({})).exit_code, 0);
+  std::string step;
+  for (const auto& entry : std::filesystem::directory_iterator(path("out/ckpt"))) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-")) step = std::max(step, name);
+  }
+  const ProgramResult result = run({"ckpt", "ls", "out/ckpt/" + step});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("out/ckpt/" + step + "  whole"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find_first_not_of(' '), result.out.find('6')) << result.out;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
 }
 
 TEST_F(BadInput, ResumeOfNothing) {
