@@ -4,8 +4,10 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 SGACTOR := $(BUILD)/bin/sgactor
 DEMO_RUN ?= runs/demo
+FUZZERS := parse_graph_fuzz deserialize_graph_fuzz safetensors_header_fuzz checkpoint_manifest_fuzz \
+	megatron_index_fuzz tokenizer_json_fuzz
 
-.PHONY: help deps configure build demo test bench lint soak clean
+.PHONY: help deps configure build demo test bench lint fuzz soak clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +36,11 @@ bench: build  ## actors, kernels, and llama-15m beside PyTorch on this CPU
 
 lint:  ## check format, layers, lengths and text
 	@tests/lint/check_all.sh
+
+fuzz: deps  ## build the parsers' fuzzers with clang and run each for a fixed number of inputs
+	@cmake --preset fuzz > /dev/null
+	@cmake --build --preset fuzz -j $(JOBS) --target $(FUZZERS)
+	@ctest --test-dir build/fuzz --output-on-failure -R '_fuzz$$'
 
 soak: build  ## long forms of fault, fuzz and multi-process tests
 	@ctest --test-dir $(BUILD) --output-on-failure -L soak
