@@ -155,6 +155,18 @@ std::string version_text(const kernels::BackendTable& backends) {
   return text;
 }
 
+/// Only commands that read a job file take its keys.
+static Status check_overrides(const CLI::App& app, const std::vector<JobOverride>& overrides) {
+  if (overrides.empty()) return {};
+  for (const CLI::App* sub : app.get_subcommands()) {
+    const std::string& name = sub->get_name();
+    if (name == "generate" || name == "ckpt" || name == "chaos") {
+      return invalid_argument(name + " takes no keys of a job file, got --" + overrides[0].key);
+    }
+  }
+  return {};
+}
+
 int run_program(const kernels::BackendTable& backends, std::vector<std::string> args) {
   log::init({});
   CommandLine line;
@@ -187,6 +199,7 @@ int run_program(const kernels::BackendTable& backends, std::vector<std::string> 
     std::cout << version_text(backends);
     return kExitDone;
   }
+  if (Status s = check_overrides(app, line.overrides); !s.ok()) return report(s);
   if (!line.action) {
     std::cerr << app.help();
     return kExitUsage;

@@ -105,5 +105,11 @@ TEST_F(Blame, ExportKeepsTheTokenizer) {
   EXPECT_EQ(read("third/tokenizer.json"), "{}");
 }
 
+TEST_F(Blame, JobKeysWhereNoJobIsRead) {
+  expect_refused({"generate", "out", "--prompt", "x", "--max.tokens=5"},
+                 {"generate takes no keys", "--max.tokens"});
+  expect_refused({"ckpt", "ls", "out", "--foo.bar=3"}, {"ckpt takes no keys", "--foo.bar"});
+}
+
 }  // namespace
 }  // namespace sgactor::tests
