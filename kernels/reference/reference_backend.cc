@@ -1,5 +1,6 @@
 #include "kernels/reference/reference_backend.h"
 
+#include "kernels/backend/inline_stream.h"
 #include "kernels/reference/kernels.h"
 #include "kernels/reference/rounding.h"
 
@@ -111,52 +112,6 @@ class ReferenceExecutable final : public Executable {
   std::string name_;
 };
 
-class ReferenceEvent final : public Event {
- public:
-  [[nodiscard]] bool done() const override { return true; }  // work is finished when it is queued
-};
-
-class ReferenceStream final : public Stream {
- public:
-  void launch(const Executable& executable, const LaunchArgs& args, uint64_t token,
-              CompletionSink& sink) override {
-    finish(token, sink, [&]() -> Status {
-      const auto* ours = dynamic_cast<const ReferenceExecutable*>(&executable);
-      if (ours == nullptr) return invalid_argument("executable of another backend");
-      return ours->run(args);
-    });
-  }
-  void copy(std::byte* to, const std::byte* from, int64_t bytes, uint64_t token,
-            CompletionSink& sink) override {
-    finish(token, sink, [&]() -> Status {
-      if (bytes < 0) return invalid_argument("copy of a negative number of bytes");
-      if (bytes > 0) std::memmove(to, from, static_cast<size_t>(bytes));
-      return {};
-    });
-  }
-  void fill_zero(std::byte* to, int64_t bytes, uint64_t token, CompletionSink& sink) override {
-    finish(token, sink, [&]() -> Status {
-      if (bytes < 0) return invalid_argument("fill of a negative number of bytes");
-      if (bytes > 0) std::memset(to, 0, static_cast<size_t>(bytes));
-      return {};
-    });
-  }
-  std::unique_ptr<Event> record() override { return std::make_unique<ReferenceEvent>(); }
-  void wait(const Event& /*event*/) override {}
-  void synchronize() override {}
-
- private:
-  template <class Work>
-  void finish(uint64_t token, CompletionSink& sink, Work work) {
-    LaunchTiming timing{.start_ns = now_ns()};
-    if (failure_.ok()) failure_ = work();
-    timing.end_ns = now_ns();
-    sink.on_complete(token, failure_, timing);
-  }
-
-  Status failure_;  ///< of the first failed work; everything after it completes with the same
-};
-
 class ReferenceBackend final : public Backend {
  public:
   ReferenceBackend() {
@@ -202,7 +157,7 @@ class ReferenceBackend final : public Backend {
         std::make_unique<HostMemory>(static_cast<std::byte*>(data), bytes, counter_));
   }
   Result<std::unique_ptr<Stream>> create_stream() override {
-    return std::unique_ptr<Stream>(std::make_unique<ReferenceStream>());
+    return std::unique_ptr<Stream>(std::make_unique<InlineStream<ReferenceExecutable>>(now_ns));
   }
   [[nodiscard]] AllocationStats allocation_stats() const override {
     const std::lock_guard lock(counter_->mutex);

@@ -1,5 +1,6 @@
 #include "kernels/symbolic/symbolic_backend.h"
 
+#include "kernels/backend/inline_stream.h"
 #include "kernels/symbolic/symbolic_hash.h"
 
 #include <algorithm>
@@ -114,51 +115,6 @@ class SymbolicExecutable final : public Executable {
   std::string name_;
 };
 
-class SymbolicEvent final : public Event {
- public:
-  [[nodiscard]] bool done() const override { return true; }  // work is finished when it is queued
-};
-
-class SymbolicStream final : public Stream {
- public:
-  void launch(const Executable& executable, const LaunchArgs& args, uint64_t token,
-              CompletionSink& sink) override {
-    finish(token, sink, [&]() -> Status {
-      const auto* ours = dynamic_cast<const SymbolicExecutable*>(&executable);
-      if (ours == nullptr) return invalid_argument("executable of another backend");
-      return ours->run(args);
-    });
-  }
-  void copy(std::byte* to, const std::byte* from, int64_t bytes, uint64_t token,
-            CompletionSink& sink) override {
-    finish(token, sink, [&]() -> Status {
-      if (bytes < 0) return invalid_argument("copy of a negative number of bytes");
-      if (bytes > 0) std::memmove(to, from, static_cast<size_t>(bytes));
-      return {};
-    });
-  }
-  void fill_zero(std::byte* to, int64_t bytes, uint64_t token, CompletionSink& sink) override {
-    finish(token, sink, [&]() -> Status {
-      if (bytes < 0) return invalid_argument("fill of a negative number of bytes");
-      if (bytes > 0) std::memset(to, 0, static_cast<size_t>(bytes));
-      return {};
-    });
-  }
-  std::unique_ptr<Event> record() override { return std::make_unique<SymbolicEvent>(); }
-  void wait(const Event& /*event*/) override {}
-  void synchronize() override {}
-
- private:
-  template <class Work>
-  void finish(uint64_t token, CompletionSink& sink, Work work) {
-    if (failure_.ok()) failure_ = work();
-    // No clock: a simulation's records must not depend on one.
-    sink.on_complete(token, failure_, LaunchTiming{});
-  }
-
-  Status failure_;  ///< of the first failed work; everything after it completes with the same
-};
-
 class SymbolicBackend final : public Backend {
  public:
   explicit SymbolicBackend(int32_t device_index) {
@@ -208,7 +164,7 @@ class SymbolicBackend final : public Backend {
         std::make_unique<HashMemory>(std::move(words), bytes, counter_));
   }
   Result<std::unique_ptr<Stream>> create_stream() override {
-    return std::unique_ptr<Stream>(std::make_unique<SymbolicStream>());
+    return std::unique_ptr<Stream>(std::make_unique<InlineStream<SymbolicExecutable>>(nullptr));
   }
   [[nodiscard]] AllocationStats allocation_stats() const override {
     const std::lock_guard lock(counter_->mutex);
