@@ -45,7 +45,7 @@ class ScheduleBuilder {
     const Launch& launch = program_.launches[l];
     LaunchWiring& wiring = out_.launches[l];
     const bool once =
-        launch.phase == graph::Phase::kReduce || launch.phase == graph::Phase::kUpdate;
+        launch.phase != graph::Phase::kForward && launch.phase != graph::Phase::kBackward;
     wiring.lane = launch.lane;
     wiring.num_firings = once ? 1 : program_.num_micro_batches;
     wiring.positions.assign(static_cast<size_t>(wiring.num_firings), -1);

@@ -30,7 +30,8 @@ void Builder::output(ValueId v, Role role, std::string name) {
 
 std::vector<ValueId> Builder::op(OpKind kind, std::vector<ValueId> operands, Attrs attrs) {
   const OpInfo& info = op_info(kind);
-  std::vector<ValueId> none(static_cast<size_t>(info.num_results), kNoValue);
+  std::vector<ValueId> none(
+      info.num_results < 0 ? operands.size() : static_cast<size_t>(info.num_results), kNoValue);
   if (!status_.ok()) return none;
   std::vector<TensorType> types;
   types.reserve(operands.size());

@@ -6,8 +6,8 @@
 namespace sgactor::graph {
 namespace {
 
-constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {"forward", "backward", "reduce",
-                                                                  "update"};
+constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {"prepare", "forward", "backward",
+                                                                  "reduce", "update"};
 constexpr std::array<std::string_view, kNumRoles> kRoleNames = {
     "parameter", "moment", "accumulator", "tokens", "targets",
     "scalar",    "loss",   "logits",      "metric", "activation"};

@@ -44,9 +44,10 @@ class Attrs {
   std::vector<std::pair<std::string, Attr>> entries_;
 };
 
-/// When in a step an op runs. kForward and kBackward run once a micro-batch; kReduce (sums of
-/// gradients, their norm) once a step before the commit; kUpdate once a step after the commit.
-enum class Phase : uint8_t { kForward = 0, kBackward, kReduce, kUpdate };
+/// When in a step an op runs. kPrepare (gathers of updated parameters) once, before all others;
+/// kForward and kBackward once a micro-batch; kReduce (sums of gradients, their norm) once a step
+/// before the commit; kUpdate once a step after the commit.
+enum class Phase : uint8_t { kPrepare = 0, kForward, kBackward, kReduce, kUpdate };
 std::string_view to_string(Phase phase);
 std::optional<Phase> parse_phase(std::string_view text);
 
@@ -60,7 +61,7 @@ enum class Role : uint8_t {
   kTokens,         ///< i32[B, T] token ids of a micro-batch
   kTargets,        ///< i32[B, T] targets; negative: not counted
   kScalar,  ///< a number given by the run: "step" (f64, 1 for the first step), "inv_valid_tokens"
-            ///< (f32)
+            ///< (f32), "tp_index" (i32, the rank's coordinate along tp)
   kLoss,    ///< f32 scalar: the micro-batch's part of the step's loss
   kLogits,
   kMetric,      ///< a number to report: "grad_norm", "lr"
@@ -69,7 +70,7 @@ enum class Role : uint8_t {
 std::string_view to_string(Role role);
 std::optional<Role> parse_role(std::string_view text);
 inline constexpr int kNumRoles = 10;
-inline constexpr int kNumPhases = 4;
+inline constexpr int kNumPhases = 5;
 
 struct Value {
   TensorType type;

@@ -69,6 +69,10 @@ enum class OpKind : uint16_t {
   kAddRmsNorm,
   kAddRmsNormGrad,
   kAdamw,
+  // Communication over a group of logical ranks: launches of their own, never in a subgraph.
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
   kCount
 };
 

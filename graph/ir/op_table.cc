@@ -49,6 +49,12 @@ constexpr AttrSpec kAttention[] = {{"scale", T::kFloat}, {"causal", T::kBool}};
 constexpr AttrSpec kAdam[] = {
     {"beta1", T::kFloat}, {"beta2", T::kFloat}, {"eps", T::kFloat}, {"weight_decay", T::kFloat}};
 
+constexpr AttrSpec kAllReduceAttrs[] = {{"group", T::kText}, {"reduce", T::kText}};
+constexpr AttrSpec kAllGatherAttrs[] = {
+    {"group", T::kText}, {"members", T::kInt}, {"sizes", T::kIntList}};
+constexpr AttrSpec kReduceScatterAttrs[] = {
+    {"group", T::kText}, {"members", T::kInt}, {"pieces", T::kIntList}};
+
 using A = AliasSpec::Kind;
 constexpr AliasSpec kView[] = {{0, 0, A::kView}};
 constexpr AliasSpec kMay[] = {{0, 0, A::kMay}};
@@ -57,7 +63,7 @@ constexpr AliasSpec kMayBoth[] = {{0, 0, A::kMay}, {1, 1, A::kMay}};
 constexpr AliasSpec kMust[] = {{0, 0, A::kMust}};
 constexpr AliasSpec kMustThree[] = {{0, 0, A::kMust}, {1, 1, A::kMust}, {2, 2, A::kMust}};
 
-/// Number of operands and results; max_operands -1 is "any number".
+/// Number of operands and results; max_operands -1 is "any number", num_results -1 "as operands".
 struct Arity {
   int8_t min_operands;
   int8_t max_operands;
@@ -80,6 +86,7 @@ constexpr OpInfo row(OpKind kind, std::string_view name, Arity arity,
           aliases,
           false,
           false,
+          false,
           doc};
 }
 constexpr OpInfo pointwise(OpInfo info) {
@@ -88,6 +95,10 @@ constexpr OpInfo pointwise(OpInfo info) {
 }
 constexpr OpInfo fused(OpInfo info) {
   info.fused = true;
+  return info;
+}
+constexpr OpInfo communicates(OpInfo info) {
+  info.communicates = true;
   return info;
 }
 constexpr OpInfo binary(OpKind kind, std::string_view name, GradientRule gradient,
@@ -237,6 +248,19 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
                         "p', m', v' in place: gc = g*clip; m' = beta1*m + (1-beta1)*gc; "
                         "v' = beta2*v + (1-beta2)*gc^2; p' = p*(1 - lr*weight_decay) - (lr/bias1) "
                         "* m' / (sqrt(v')/sqrt(bias2) + eps)"))),
+
+    communicates(row(OpKind::kAllReduce, "all_reduce", {1, -1, -1}, kAllReduceAttrs,
+                     all_reduce_shape, nullptr, nullptr, {},
+                     "x.. {group, reduce: \"sum\" or \"max\"} -> each reduced over the group")),
+    communicates(row(OpKind::kAllGather, "all_gather", {1, -1, -1}, kAllGatherAttrs,
+                     all_gather_shape, nullptr, nullptr, {},
+                     "x[piece].. {group, members, sizes} -> [size]: member i's x is elements [i * "
+                     "piece, (i + 1) * piece); members * piece >= size")),
+    communicates(
+        row(OpKind::kReduceScatter, "reduce_scatter", {1, -1, -1}, kReduceScatterAttrs,
+            reduce_scatter_shape, nullptr, nullptr, {},
+            "x of n elements.. {group, members, pieces} -> [piece]: flat x summed over the "
+            "group, elements [i * piece, (i + 1) * piece) at member i, zeros beyond n")),
 };
 
 constexpr bool in_order() {

@@ -55,16 +55,17 @@ struct OpInfo {
   std::string_view name;  ///< text form
   int8_t min_operands;
   int8_t max_operands;  ///< -1: any number
-  int8_t num_results;
+  int8_t num_results;   ///< -1: one an operand
   std::span<const AttrSpec> attrs;
   ShapeRule shape_rule;
   GradientRule gradient;  ///< nullptr: not differentiable (gradient ops, fused ops, state ops)
   FlopRule flops;         ///< nullptr: number of result elements if pointwise, else 0
   const ShardingRule* sharding;
   std::span<const AliasSpec> aliases;
-  bool pointwise;  ///< element i of each result depends on element i of the (broadcast) operands
-                   ///< only
-  bool fused;      ///< made by passes only
+  bool pointwise;     ///< element i of each result depends on element i of the (broadcast) operands
+                      ///< only
+  bool fused;         ///< made by passes only
+  bool communicates;  ///< moves data between logical ranks: a launch of its own, no backend has it
   std::string_view doc;  ///< operands -> results, in the letters of the table's head comment
 };
 

@@ -39,6 +39,10 @@ Types matmul_shape(Operands operands, const Attrs& attrs);
 Types accumulate_shape(Operands operands, const Attrs& attrs);
 Types philox_uniform_shape(Operands operands, const Attrs& attrs);
 
+Types all_reduce_shape(Operands operands, const Attrs& attrs);
+Types all_gather_shape(Operands operands, const Attrs& attrs);
+Types reduce_scatter_shape(Operands operands, const Attrs& attrs);
+
 Types softmax_shape(Operands operands, const Attrs& attrs);
 Types softmax_grad_shape(Operands operands, const Attrs& attrs);
 /// Two floats of one type.

@@ -31,6 +31,9 @@ struct Buffer {
   offsets @6 :List(Int64);
   firstUse @7 :Int32;
   lastUse @8 :Int32;
+  fullDims @9 :List(Int64);
+  tpDim @10 :Int32 = -1;
+  dpPiece @11 :Int64;
 }
 
 struct LaunchInput {
@@ -49,12 +52,21 @@ struct Launch {
   inputs @6 :List(LaunchInput);
   outputs @7 :List(Int32);
   workspace @8 :Int32;
+  group @9 :Int32 = -1;
+  peer @10 :Int32 = -1;
+  key @11 :Int32 = -1;
+  reduction @12 :UInt8;
+  exact @13 :Bool = true;
+  replay @14 :UInt8 = 1;
 }
 
 struct Lane {
   kind @0 :UInt8;
   launches @1 :List(Int32);      # of each firing
   microBatches @2 :List(Int32);
+  starts @3 :List(Int32);
+  name @4 :Text;
+  group @5 :Int32 = -1;
 }
 
 struct Program {
@@ -70,6 +82,12 @@ struct Rank {
   dp @1 :Int32;
   tp @2 :Int32;
   program @3 :Int32;
+}
+
+struct Group {
+  name @0 :Text;
+  axis @1 :UInt8;
+  coordinates @2 :List(Int32);
 }
 
 struct Memory {
@@ -98,4 +116,6 @@ struct Plan {
   numParameters @12 :Int64;
   opsBefore @13 :Int32;
   opsAfter @14 :Int32;
+  groups @15 :List(Group);
+  zeroStage @16 :Int32;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace sgactor::graph {
 namespace {
@@ -43,6 +44,36 @@ BufferKind buffer_kind(Role role) {
       break;
   }
   return BufferKind::kActivation;
+}
+
+int32_t rank_at(const Plan& plan, int32_t pp, int32_t dp, int32_t tp) {
+  const auto found =
+      std::find_if(plan.ranks.begin(), plan.ranks.end(),
+                   [&](const RankPlacement& p) { return p.pp == pp && p.dp == dp && p.tp == tp; });
+  return found == plan.ranks.end() ? -1 : static_cast<int32_t>(found - plan.ranks.begin());
+}
+
+std::vector<int32_t> group_members(const Plan& plan, int32_t group, int32_t rank) {
+  const RankGroup& g = plan.groups[static_cast<size_t>(group)];
+  const RankPlacement& me = plan.ranks[static_cast<size_t>(rank)];
+  const auto coordinate = [&](const RankPlacement& p) {
+    return g.axis == MeshAxis::kPp ? p.pp : g.axis == MeshAxis::kDp ? p.dp : p.tp;
+  };
+  std::vector<std::pair<int32_t, int32_t>> found;  // coordinate, rank
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    const RankPlacement& p = plan.ranks[r];
+    const bool together = (g.axis == MeshAxis::kPp || p.pp == me.pp) &&
+                          (g.axis == MeshAxis::kDp || p.dp == me.dp) &&
+                          (g.axis == MeshAxis::kTp || p.tp == me.tp);
+    const bool listed =
+        g.coordinates.empty() ||
+        std::find(g.coordinates.begin(), g.coordinates.end(), coordinate(p)) != g.coordinates.end();
+    if (together && listed) found.emplace_back(coordinate(p), static_cast<int32_t>(r));
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<int32_t> members;
+  for (const auto& [at, r] : found) members.push_back(r);
+  return members;
 }
 
 int64_t storage_bytes(const TensorType& type, StorageModel model) {

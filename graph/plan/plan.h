@@ -12,8 +12,15 @@ namespace sgactor::graph {
 ///
 /// Life of a step of one logical rank: for each lane, the firings of `lanes[i].order` in that
 /// order. A firing runs one launch for one micro-batch. Launches of phases kForward and kBackward
-/// fire once a micro-batch; kReduce and kUpdate once a step (micro_batch 0), kUpdate only after
-/// COMMIT(step).
+/// fire once a micro-batch; kPrepare (gathers of what the last update made), kReduce and kUpdate
+/// once a step (micro_batch 0), kUpdate only after COMMIT(step).
+///
+/// Lane 0 computes; every other lane is a channel: the launches of one group of logical ranks in
+/// the same order on each of them. A firing of such a lane may start once `Firing::start` firings
+/// of lane 0 have been launched and its inputs are there; what waits for it waits for its
+/// completion. Read as one list (lane 0 in order, a firing of another lane behind the `start`-th of
+/// lane 0, equal ones by lane), the firings are an order in which the step can run: leases of
+/// overlapping bytes are granted in it, so that no two lanes can wait for each other.
 
 using SubgraphId = int32_t;
 using BufferId = int32_t;
@@ -54,6 +61,20 @@ struct Subgraph {
   int64_t bytes_moved = 0;  ///< operands and results of its ops, one launch
 };
 
+/// Which part of a whole tensor a persistent buffer of one logical rank holds. Cut along tp first,
+/// then what is left, flat, along dp.
+struct StateSlice {
+  /// Dims of the whole tensor, as checkpoints name it; empty dims and not `sharded()`: the buffer
+  /// is the whole tensor.
+  Shape full;
+  int32_t tp_dim = -1;   ///< cut into equal ranges of this dim over tp, the last ones padded with
+                         ///< zeros; -1: not cut
+  int64_t dp_piece = 0;  ///< > 0: elements [dp * piece, (dp + 1) * piece) of the flat tp part,
+                         ///< padded with zeros; 0: not cut
+  [[nodiscard]] bool sharded() const { return tp_dim >= 0 || dp_piece > 0; }
+  friend bool operator==(const StateSlice&, const StateSlice&) = default;
+};
+
 enum class BufferKind : uint8_t {
   kParameter = 0,
   kMoment,
@@ -83,8 +104,11 @@ struct Buffer {
   /// last firing that touches the buffer, for buffers of forward and backward launches those of
   /// micro-batch 0; all micro-batches are alike, micro-batch m uses slot m % num_slots over the
   /// range of its own firings.
+  /// A launch of another lane counts as touching them from its `start` to one before the first
+  /// firing of lane 0 that waits for it, or some firings further where overlap is planned.
   int32_t first_use = 0;
   int32_t last_use = 0;
+  StateSlice slice;  ///< kParameter and kMoment
 };
 
 enum class LaunchKind : uint8_t {
@@ -102,14 +126,53 @@ enum class LaunchKind : uint8_t {
 enum class EdgeKind : uint8_t {
   kSameMicroBatch = 0,  ///< its producer has run for this micro-batch
   kLastMicroBatch,      ///< its producer has run for every micro-batch of the step (accumulators)
-  kState,  ///< persistent state of the last committed step, or a number set at the step's begin
-  kBatch,  ///< the feeder has filled it for this micro-batch
+  kState,     ///< persistent state of the last committed step, or a number set at the step's begin
+  kBatch,     ///< the feeder has filled it for this micro-batch
+  kPrepared,  ///< its producer, of phase kPrepare, has run for this step; serves all micro-batches
 };
 
 struct LaunchInput {
   BufferId buffer = kNoBuffer;
   LaunchId producer = kNoLaunch;  ///< kNoLaunch for kState and kBatch
   EdgeKind edge = EdgeKind::kState;
+};
+
+enum class MeshAxis : uint8_t { kPp = 0, kDp, kTp };
+
+/// A kind of group: for a logical rank, those that differ from it along `axis` alone.
+struct RankGroup {
+  std::string name;  ///< "dp", "tp", "pp", "embedding"
+  MeshAxis axis = MeshAxis::kDp;
+  std::vector<int32_t> coordinates;  ///< along the axis, ascending; empty: all of them
+  friend bool operator==(const RankGroup&, const RankGroup&) = default;
+};
+
+enum class Reduction : uint8_t { kSum = 0, kMax };
+
+/// What recovery may count on (architecture, section 9).
+enum class ReplayKind : uint8_t {
+  kRegather = 0,  ///< members serve their shard again
+  kInput,         ///< posted inputs are kept until commit and it is run again for who lacks it
+  kResult,        ///< a named keeper hands the result over
+};
+
+/// How a launch that is no subgraph communicates. Inputs and outputs pair up; all pairs are one
+/// operation of the channel.
+///   all_reduce      n elements -> n elements, reduced over the group
+///   reduce_scatter  n -> piece: member i gets elements [i * piece, (i + 1) * piece) of the
+///                   reduction, zeros beyond n
+///   all_gather      piece -> n: member i supplies those elements; what lies beyond n is dropped
+///   send, recv      whole tensors to or from the member at `peer`
+/// Exact reductions add in f32 (f64 for f64): neighbours in the group's order, level by level, an
+/// odd one carried up.
+struct Communication {
+  int32_t group = -1;  ///< index into Plan::groups
+  int32_t peer = -1;   ///< kSend, kRecv, kBroadcast (the root): coordinate along the group's axis
+  int32_t key = -1;    ///< the same at all that take part, unique in the plan otherwise
+  Reduction reduction = Reduction::kSum;
+  bool exact = true;
+  ReplayKind replay = ReplayKind::kInput;
+  friend bool operator==(const Communication&, const Communication&) = default;
 };
 
 struct Launch {
@@ -122,17 +185,21 @@ struct Launch {
   std::vector<LaunchInput> inputs;
   std::vector<BufferId> outputs;
   BufferId workspace = kNoBuffer;
+  Communication communication;  ///< of all kinds but kSubgraph
 };
 
 struct Firing {
   LaunchId launch = kNoLaunch;
   int32_t micro_batch = 0;
+  int32_t start = 0;  ///< other lanes than 0: firings of lane 0 launched before it may start
   friend bool operator==(const Firing&, const Firing&) = default;
 };
 
 enum class LaneKind : uint8_t { kCompute = 0, kCopy, kCommunication };
 struct Lane {
   LaneKind kind = LaneKind::kCompute;
+  std::string name;    ///< "compute", "dp.gather"
+  int32_t group = -1;  ///< kCommunication: index into Plan::groups
   std::vector<Firing> order;
 };
 
@@ -171,6 +238,9 @@ struct MeshShape {
   friend bool operator==(const MeshShape&, const MeshShape&) = default;
 };
 
+/// How a step's work lies on the mesh, beyond its shape.
+enum class PipelineSchedule : uint8_t { kGPipe = 0, k1F1B, kInterleaved };
+
 struct Plan {
   std::string name;
   uint64_t schema_hash = 0;  ///< of the training graph, independent of mesh and device
@@ -180,7 +250,9 @@ struct Plan {
   std::vector<Subgraph> subgraphs;
   std::vector<RankProgram> programs;
   std::vector<RankPlacement> ranks;  ///< index: logical rank
-  MemoryStats memory;                ///< of program 0
+  std::vector<RankGroup> groups;
+  int32_t zero_stage = 0;
+  MemoryStats memory;          ///< of program 0
   double flops_per_token = 0;  ///< model FLOPs, forward and backward: 6 * parameters in matmuls +
                                ///< causal attention at half
   int64_t num_parameters = 0;
@@ -189,10 +261,18 @@ struct Plan {
   double compile_ms = 0;
 };
 
+/// Logical ranks of `rank`'s group of that kind, in order of their coordinate; holds `rank` unless
+/// the group's coordinates leave it out.
+std::vector<int32_t> group_members(const Plan& plan, int32_t group, int32_t rank);
+/// Logical rank at these coordinates; -1 if there is none.
+int32_t rank_at(const Plan& plan, int32_t pp, int32_t dp, int32_t tp);
+
 /// Checks what the runtime relies on: indices, lane orders that respect every edge and fire each
 /// launch as often as its phase says, offsets inside the arena, no two buffers that live at once
 /// overlapping, subgraph signatures equal to buffers. Errors: kInvalidPlan naming launch, buffer or
 /// subgraph. Safe on untrusted plans.
+/// Of plans for several ranks also: the members of every group run the same operations of a lane in
+/// the same order, sends meet receives, and the whole mesh can run to its end (no deadlock).
 Status verify_plan(const Plan& plan);
 /// All of verify_plan but places, workspaces and offsets: what holds before plan_memory has run.
 Status verify_structure(const Plan& plan);

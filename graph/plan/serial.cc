@@ -46,6 +46,11 @@ void write_buffer(const Buffer& from, wire::Buffer::Builder to) {
   for (uint32_t i = 0; i < offsets.size(); ++i) offsets.set(i, from.offsets[i]);
   to.setFirstUse(from.first_use);
   to.setLastUse(from.last_use);
+  const std::vector<int64_t>& full = from.slice.full.dims();
+  auto full_dims = to.initFullDims(static_cast<uint32_t>(full.size()));
+  for (uint32_t i = 0; i < full_dims.size(); ++i) full_dims.set(i, full[i]);
+  to.setTpDim(from.slice.tp_dim);
+  to.setDpPiece(from.slice.dp_piece);
 }
 
 void write_launch(const Launch& from, wire::Launch::Builder to) {
@@ -64,6 +69,13 @@ void write_launch(const Launch& from, wire::Launch::Builder to) {
   auto outputs = to.initOutputs(static_cast<uint32_t>(from.outputs.size()));
   for (uint32_t i = 0; i < outputs.size(); ++i) outputs.set(i, from.outputs[i]);
   to.setWorkspace(from.workspace);
+  const Communication& c = from.communication;
+  to.setGroup(c.group);
+  to.setPeer(c.peer);
+  to.setKey(c.key);
+  to.setReduction(static_cast<uint8_t>(c.reduction));
+  to.setExact(c.exact);
+  to.setReplay(static_cast<uint8_t>(c.replay));
 }
 
 void write_program(const RankProgram& from, wire::Program::Builder to) {
@@ -75,11 +87,15 @@ void write_program(const RankProgram& from, wire::Program::Builder to) {
   for (uint32_t i = 0; i < lanes.size(); ++i) {
     const std::vector<Firing>& order = from.lanes[i].order;
     lanes[i].setKind(static_cast<uint8_t>(from.lanes[i].kind));
+    lanes[i].setName(from.lanes[i].name);
+    lanes[i].setGroup(from.lanes[i].group);
     auto ids = lanes[i].initLaunches(static_cast<uint32_t>(order.size()));
     auto micro_batches = lanes[i].initMicroBatches(static_cast<uint32_t>(order.size()));
+    auto starts = lanes[i].initStarts(static_cast<uint32_t>(order.size()));
     for (uint32_t k = 0; k < ids.size(); ++k) {
       ids.set(k, order[k].launch);
       micro_batches.set(k, order[k].micro_batch);
+      starts.set(k, order[k].start);
     }
   }
   to.setNumMicroBatches(from.num_micro_batches);
@@ -106,6 +122,15 @@ void write_plan(const Plan& plan, wire::Plan::Builder to) {
     ranks[i].setTp(plan.ranks[i].tp);
     ranks[i].setProgram(plan.ranks[i].program);
   }
+  auto groups = to.initGroups(static_cast<uint32_t>(plan.groups.size()));
+  for (uint32_t i = 0; i < groups.size(); ++i) {
+    groups[i].setName(plan.groups[i].name);
+    groups[i].setAxis(static_cast<uint8_t>(plan.groups[i].axis));
+    const std::vector<int32_t>& at = plan.groups[i].coordinates;
+    auto coordinates = groups[i].initCoordinates(static_cast<uint32_t>(at.size()));
+    for (uint32_t k = 0; k < coordinates.size(); ++k) coordinates.set(k, at[k]);
+  }
+  to.setZeroStage(plan.zero_stage);
   auto memory = to.initMemory();
   memory.setNaiveBytes(plan.memory.naive_bytes);
   memory.setPlannedBytes(plan.memory.planned_bytes);
@@ -158,6 +183,9 @@ Buffer read_buffer(wire::Buffer::Reader from) {
   for (int64_t offset : from.getOffsets()) to.offsets.push_back(offset);
   to.first_use = from.getFirstUse();
   to.last_use = from.getLastUse();
+  std::vector<int64_t> full;
+  for (int64_t dim : from.getFullDims()) full.push_back(dim);
+  to.slice = {Shape(std::move(full)), from.getTpDim(), from.getDpPiece()};
   return to;
 }
 
@@ -175,6 +203,13 @@ Launch read_launch(wire::Launch::Reader from) {
   }
   for (int32_t output : from.getOutputs()) to.outputs.push_back(output);
   to.workspace = from.getWorkspace();
+  Communication& c = to.communication;
+  c.group = from.getGroup();
+  c.peer = from.getPeer();
+  c.key = from.getKey();
+  c.reduction = to_enum<Reduction>(from.getReduction());
+  c.exact = from.getExact();
+  c.replay = to_enum<ReplayKind>(from.getReplay());
   return to;
 }
 
@@ -185,12 +220,17 @@ Result<RankProgram> read_program(wire::Program::Reader from) {
   for (auto wire_lane : from.getLanes()) {
     Lane lane;
     lane.kind = to_enum<LaneKind>(wire_lane.getKind());
+    lane.name = read_text(wire_lane.getName());
+    lane.group = wire_lane.getGroup();
     const auto ids = wire_lane.getLaunches();
     const auto micro_batches = wire_lane.getMicroBatches();
-    if (ids.size() != micro_batches.size()) {
-      return invalid_plan("a lane has launches and micro-batches of different number");
+    const auto starts = wire_lane.getStarts();
+    if (ids.size() != micro_batches.size() || ids.size() != starts.size()) {
+      return invalid_plan("a lane has launches, micro-batches and starts of different number");
     }
-    for (uint32_t i = 0; i < ids.size(); ++i) lane.order.push_back({ids[i], micro_batches[i]});
+    for (uint32_t i = 0; i < ids.size(); ++i) {
+      lane.order.push_back({ids[i], micro_batches[i], starts[i]});
+    }
     to.lanes.push_back(std::move(lane));
   }
   to.num_micro_batches = from.getNumMicroBatches();
@@ -222,6 +262,14 @@ Result<Plan> read_plan(wire::Plan::Reader from) {
   for (auto rank : from.getRanks()) {
     plan.ranks.push_back({rank.getPp(), rank.getDp(), rank.getTp(), rank.getProgram()});
   }
+  for (auto wire_group : from.getGroups()) {
+    RankGroup group;
+    group.name = read_text(wire_group.getName());
+    group.axis = to_enum<MeshAxis>(wire_group.getAxis());
+    for (int32_t coordinate : wire_group.getCoordinates()) group.coordinates.push_back(coordinate);
+    plan.groups.push_back(std::move(group));
+  }
+  plan.zero_stage = from.getZeroStage();
   plan.memory = read_memory(from.getMemory());
   plan.flops_per_token = from.getFlopsPerToken();
   plan.num_parameters = from.getNumParameters();

@@ -1,6 +1,8 @@
 #include "graph/ir/op_table.h"
 #include "kernels/reference/kernels.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstring>
 #include <vector>
@@ -70,6 +72,9 @@ constexpr std::array<Row, graph::kNumOpKinds> kTable = {{
     {OpKind::kAddRmsNorm, add_rms_norm},
     {OpKind::kAddRmsNormGrad, add_rms_norm_grad},
     {OpKind::kAdamw, adamw},
+    {OpKind::kAllReduce, nullptr},  // channels do these
+    {OpKind::kAllGather, nullptr},
+    {OpKind::kReduceScatter, nullptr},
 }};
 
 constexpr bool table_is_in_order() {
@@ -101,7 +106,11 @@ Status run_op(const graph::Op& op, std::span<const Tensor> in, std::span<const T
       break;
     }
   }
-  if (Status s = kTable[static_cast<size_t>(op.kind)].kernel(OpCall{op, in, results}); !s.ok())
+  const Kernel kernel = kTable[static_cast<size_t>(op.kind)].kernel;
+  if (kernel == nullptr) {
+    return unsupported(fmt::format("{} is no op of a backend", graph::op_info(op.kind).name));
+  }
+  if (Status s = kernel(OpCall{op, in, results}); !s.ok())
     return s.with_context(graph::op_info(op.kind).name);
   for (size_t i = 0; i < out.size(); ++i) {
     if (results[i].data != out[i].data && out[i].bytes() > 0)

@@ -30,7 +30,8 @@ std::string text_of(const Case& c, const std::string& types) {
     operands += fmt::format("{}%x{}", i == 0 ? "" : ", ", i);
   }
   std::string results;
-  const auto num_results = static_cast<int>(op_info(*parse_op_kind(c.op)).num_results);
+  const int fixed = op_info(*parse_op_kind(c.op)).num_results;
+  const int num_results = fixed < 0 ? static_cast<int>(c.operands.size()) : fixed;
   for (int i = 0; i < num_results; ++i) results += fmt::format("{}%y{}", i == 0 ? "" : ", ", i);
   return fmt::format("graph @g {{ {} {} = {}({}) {{{}}} : {} }}", inputs, results, c.op, operands,
                      c.attrs, types);
@@ -155,6 +156,15 @@ const std::vector<Case>& good_cases() {
        {"f64[2]", "f64[2]", "f64[2]", "f64[2]", "f32[]", "f64[]", "f32[]", "f32[]"},
        kAdam,
        "f64[2], f64[2], f64[2]"},
+      {"all_reduce",
+       {"f32[2, 3]", "f64[]"},
+       "group = \"dp\", reduce = \"sum\"",
+       "f32[2, 3], f64[]"},
+      {"all_gather",
+       {"f32[4]", "bf16[3]"},
+       "group = \"dp\", members = 3, sizes = [10, 9]",
+       "f32[10], bf16[9]"},
+      {"reduce_scatter", {"f32[2, 5]"}, "group = \"dp\", members = 3, pieces = [4]", "f32[4]"},
   };
   return kCases;
 }
@@ -286,6 +296,12 @@ const std::vector<Case>& bad_cases() {
        {"f32[2]", "f32[2]", "f32[2]", "f32[2]", "f32[1]", "f32[]", "f32[]", "f32[]"},
        kAdam,
        "a scalar"},
+      {"all_reduce", {"f32[2]"}, "group = \"\", reduce = \"sum\"", "group is empty"},
+      {"all_reduce", {"f32[2]"}, "group = \"dp\", reduce = \"min\"", "expected \"sum\""},
+      {"all_gather", {"f32[4]"}, "group = \"dp\", members = 2, sizes = [9]", "do not hold 9"},
+      {"all_gather", {"f32[4]"}, "group = \"dp\", members = 0, sizes = [4]", "members is 0"},
+      {"reduce_scatter", {"i32[4]"}, "group = \"dp\", members = 2, pieces = [2]", "a float dtype"},
+      {"reduce_scatter", {"f32[4]"}, "group = \"dp\", members = 2, pieces = [2, 2]", "2 pieces"},
   };
   return kCases;
 }
