@@ -4,6 +4,7 @@
 #include "graph/ir/serial.h"
 #include "graph/ir/verify.h"
 #include "graph/passes/differentiate.h"
+#include "graph/passes/infer_precision.h"
 #include "graph/passes/partition_subgraphs.h"
 #include "graph/passes/plan_memory.h"
 
@@ -26,6 +27,7 @@ struct Work {
   bool has_plan = false;
   Compiled result;
   std::string note;
+  std::vector<std::string> details = {};
 
   [[nodiscard]] int32_t num_ops() const {
     return static_cast<int32_t>(training.ops().size() + update.ops().size());
@@ -96,6 +98,20 @@ Status run_fuse_ops(Work& w) {
   return {};
 }
 
+Status run_infer_precision(Work& w) {
+  PrecisionReport report;
+  SGA_ASSIGN(w.training, infer_precision(w.training, w.options.precision, &report));
+  const auto narrow = std::count_if(report.decisions.begin(), report.decisions.end(),
+                                    [](const PrecisionDecision& d) { return d.narrow; });
+  w.note = report.decisions.empty()
+               ? "f32 throughout, as the job asks"
+               : fmt::format("{} of {} ops in {}; casts: {} of parameters, {} of other values",
+                             narrow, report.decisions.size(), dtype_name(report.narrow),
+                             report.num_parameter_casts, report.num_other_casts);
+  w.details = explain_precision(report);
+  return {};
+}
+
 /// Puts the cut plan where the facts noted earlier stay.
 void adopt_plan(Work& w, Plan plan) {
   plan.schema_hash = w.result.plan.schema_hash;
@@ -138,12 +154,16 @@ constexpr Pass kTrainingPasses[] = {
     {"build_update", run_build_update},           // needs to know the accumulators
     {"note_schema", run_note_schema},             // before the first rewrite
     {"fuse_ops", run_fuse_ops, true},             // before the cut: patterns lie within segments
+    {"infer_precision", run_infer_precision},     // after fusion: patterns hold no casts
     {"partition_subgraphs", run_partition},       // the last pass that sees whole graphs
     {"plan_memory", run_plan_memory},             // needs the final order
 };
 constexpr Pass kForwardPasses[] = {
-    {"build_model", run_build_model}, {"note_schema", run_note_schema},
-    {"fuse_ops", run_fuse_ops, true}, {"partition_subgraphs", run_partition_forward},
+    {"build_model", run_build_model},
+    {"note_schema", run_note_schema},
+    {"fuse_ops", run_fuse_ops, true},
+    {"infer_precision", run_infer_precision},
+    {"partition_subgraphs", run_partition_forward},
     {"plan_memory", run_plan_memory},
 };
 
@@ -191,11 +211,13 @@ Result<Compiled> run_passes(std::span<const Pass> passes, Work work) {
     record.name = pass.name;
     record.ops_before = work.num_ops();
     work.note.clear();
+    work.details.clear();
     SGA_TRY(pass.run(work).with_context(pass.name));
     SGA_TRY(verify_work(work).with_context("after " + record.name));
     record.ops_after = work.num_ops();
     record.ms = elapsed_ms(pass_start);
     record.note = work.note;
+    record.details = work.details;
     work.result.passes.push_back(std::move(record));
     if (work.options.dump) work.options.dump(std::string(pass.name), work.training, work.update);
   }

@@ -17,6 +17,7 @@ struct CompileOptions {
   OptimizerOptions optimizer;
   StorageModel storage = StorageModel::kNative;
   bool fuse = true;
+  DType precision = DType::kF32;             ///< of infer_precision: kF32 or kBF16
   std::vector<std::string> disabled_passes;  ///< names of optional passes: fuse_ops
   /// Called after each pass with its name and the graphs' text form, for --dump-ir; may be empty.
   std::function<void(const std::string& pass, const Graph& training, const Graph& update)> dump;
@@ -26,7 +27,8 @@ struct PassRecord {
   std::string name;
   double ms = 0;
   int32_t ops_before = 0, ops_after = 0;
-  std::string note;  ///< what changed and why, one line
+  std::string note;                  ///< what changed and why, one line
+  std::vector<std::string> details;  ///< the same in full, a line each; may be empty
 };
 
 struct Compiled {
@@ -39,7 +41,7 @@ struct Compiled {
 /// and verified after. Pure: no device, no thread, no file. Deterministic. Errors name the pass.
 Result<Compiled> compile_training(const LlamaConfig& model, const CompileOptions& options);
 /// Forward only, one batch: output kLogits, or kLoss with `loss`. Of `options` only storage, fuse,
-/// disabled_passes and dump count.
+/// precision, disabled_passes and dump count.
 Result<Compiled> compile_forward(const LlamaConfig& model, const ForwardOptions& forward,
                                  const CompileOptions& options);
 

@@ -29,6 +29,8 @@ std::string edge_text(const RankProgram& program, const LaunchInput& input) {
       return "after the last micro-batch, from " + producer;
     case EdgeKind::kState:
       return "state";
+    case EdgeKind::kPrepared:
+      return "prepared by " + producer;
     case EdgeKind::kBatch:
       break;
   }

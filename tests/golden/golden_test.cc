@@ -6,6 +6,7 @@
 #include "graph/passes/build_update.h"
 #include "graph/passes/differentiate.h"
 #include "graph/passes/fuse_ops.h"
+#include "graph/passes/infer_precision.h"
 #include "graph/passes/partition_subgraphs.h"
 #include "graph/passes/plan_memory.h"
 #include "graph/passes/rewrite.h"
@@ -84,6 +85,15 @@ Result<std::string> run_fuse(const Input& in) {
   return verified_text(graph);
 }
 
+Result<std::string> run_infer_precision(const Input& in) {
+  const auto narrow = static_cast<DType>(in.option("dtype", static_cast<int32_t>(DType::kBF16)));
+  PrecisionReport report;
+  SGA_ASSIGN(const Graph graph, infer_precision(in.graph, narrow, &report));
+  SGA_ASSIGN(std::string text, verified_text(graph));
+  for (const std::string& line : explain_precision(report)) text += "# " + line + "\n";
+  return text;
+}
+
 Result<Plan> partition(const Input& in) {
   const auto storage = static_cast<StorageModel>(in.option("storage", 0));
   if (in.option("forward", 0) != 0) return partition_forward(in.graph, storage);
@@ -121,6 +131,7 @@ constexpr PassRunner kPasses[] = {
     {"build_update", run_build_update},
     {"clean_graph", run_clean},
     {"fuse_ops", run_fuse},
+    {"infer_precision", run_infer_precision},
     {"partition_subgraphs", run_partition},
     {"plan_memory", run_plan_memory},
 };
