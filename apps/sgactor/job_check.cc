@@ -72,8 +72,8 @@ Status check_supported(const JobSpec& job) {
     return lacks("parallelism.logical_data_parallel", "this build runs one rank; expected 0 or 1");
   if (p.zero_stage != 0)
     return lacks("parallelism.zero_stage", "this build does not shard state; expected 0");
-  if (job.training.dtype != "f32")
-    return lacks("training.dtype", "this build computes in \"f32\" only");
+  if (job.training.dtype == "fp8")
+    return lacks("training.dtype", "this build has no fp8; expected \"f32\" or \"bf16\"");
   if (job.resilience.mode != "off")
     return lacks("resilience.mode", "one worker has no replica or mirror; expected \"off\"");
   if (!job.plugins.libraries.empty())

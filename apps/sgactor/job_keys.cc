@@ -91,7 +91,7 @@ constexpr JobKey kKeys[] = {
     {"training", "seed", SGA_FIELD(training.seed), at_least(0),
      "of initial weights and of the order of the data"},
     {"training", "dtype", SGA_FIELD(training.dtype), one_of("f32|bf16|fp8"),
-     "arithmetic of the matmuls"},
+     "of matmuls and activations; master weights, moments and sums are f32 in any case"},
     {"training", "validation_interval", SGA_FIELD(training.validation_interval), at_least(0),
      "steps between validations; 0: none"},
     {"training", "validation_batches", SGA_FIELD(training.validation_batches), range(1, 1 << 20),

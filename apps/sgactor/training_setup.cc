@@ -62,6 +62,7 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
   options.optimizer.max_grad_norm = job.optimizer.max_grad_norm;
   options.storage = storage;
   options.fuse = job.compile.fuse;
+  options.precision = job.training.dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.disabled_passes = job.compile.disable_passes;
   return options;
 }

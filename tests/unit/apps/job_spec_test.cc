@@ -236,7 +236,7 @@ TEST(JobSpec, UnsupportedIsRefusedOnlyWhenAsked) {
                                 {"parallelism.data_parallel_degree", "2"},
                                 {"parallelism.logical_data_parallel", "2"},
                                 {"parallelism.zero_stage", "1"},
-                                {"training.dtype", "bf16"},
+                                {"training.dtype", "fp8"},
                                 {"resilience.mode", "mirror"},
                                 {"plugins.libraries", "x.so"}}) {
     const auto job = parse_job(kMinimal, "job.toml", {o});
