@@ -1,0 +1,67 @@
+#pragma once
+#include "transport/core/link.h"
+#include "transport/core/progress.h"
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace sgactor::transport {
+
+/// Faults of the links of one fabric. The handshake passes untouched.
+struct FaultScript {
+  enum class Action : uint8_t { kDrop = 0, kDuplicate, kCorrupt, kDelay, kDisconnect };
+  struct Rule {
+    PeerId peer = 0;     ///< of frames to this peer
+    uint64_t frame = 0;  ///< that one, counted from 0
+    Action action = Action::kDrop;
+    int64_t delay_ns = 0;  ///< of kDelay: this frame and so those behind it
+  };
+  std::vector<Rule> rules;
+  /// Each frame is held back for a random time below this; frames of a link stay in order.
+  int64_t max_random_delay_ns = 0;
+  uint64_t seed = 0;
+  [[nodiscard]] bool empty() const { return rules.empty() && max_random_delay_ns == 0; }
+};
+
+/// Decorates a link with the faults of `script` on what is sent. Owns `inner`.
+class FaultyLink final : public Link, private LinkHandler {
+ public:
+  FaultyLink(std::unique_ptr<Link> inner, PeerId self, PeerId peer, FaultScript script,
+             Progress& progress);
+  ~FaultyLink() override;
+
+  [[nodiscard]] size_t max_payload() const override { return inner_->max_payload(); }
+  bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
+  void flush() override { inner_->flush(); }
+  void close() override;
+
+ private:
+  struct Held {
+    int64_t due_ns;
+    FrameHeader header;
+    std::vector<std::byte> payload;
+  };
+  void on_frame(Link& link, const FrameHeader& header, std::span<const std::byte> payload) override;
+  void on_writable(Link& link) override;
+  void on_closed(Link& link, const Status& why) override;
+  void hold(const FrameHeader& header, std::span<const std::byte> payload, int64_t due_ns);
+  void release();
+  void disconnect();
+
+  std::unique_ptr<Link> inner_;
+  const PeerId self_;
+  const PeerId peer_;
+  const FaultScript script_;
+  Progress& progress_;
+  uint64_t num_frames_ = 0;
+  std::deque<Held> held_;
+  size_t held_bytes_ = 0;
+  int64_t last_due_ns_ = 0;
+  bool refused_ = false;
+  bool closed_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace sgactor::transport

@@ -1,0 +1,156 @@
+#pragma once
+#include "transport/core/endpoint.h"
+#include "transport/core/fabric.h"
+#include "transport/core/link.h"
+#include "transport/core/progress.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace sgactor::transport {
+
+struct MessageOptions {
+  /// Messages up to this many bytes travel at once; larger ones wait for the receiver's memory.
+  size_t eager_bytes = 8192;
+  /// A link serves another large send after this many bytes of one.
+  size_t turn_bytes = size_t{1} << 20;
+  /// Bytes of small messages that may wait for their receiver, a peer. More breaks the link.
+  size_t max_unexpected_bytes = size_t{256} << 20;
+  /// Hash the payload of every frame; a wrong one breaks the link with kCorruption.
+  bool checksum = false;
+};
+
+/// What the message tables of one fabric share. Completions are queued and delivered by a task, so
+/// that nobody is called back from inside his own call.
+class MessageContext {
+ public:
+  MessageContext(Progress& progress, const MessageOptions& options)
+      : options(options), progress_(progress) {}
+
+  /// Queues a completion.
+  void complete(TransferSink* sink, uint64_t token, Status status);
+  /// Delivers what is queued, now; what that queues in turn as well.
+  void deliver();
+
+  const MessageOptions options;
+  Generation fence = 0;
+  TransferId next_id = 1;
+  FabricStats stats;
+
+ private:
+  struct Completion {
+    TransferSink* sink;
+    uint64_t token;
+    Status status;
+  };
+  Progress& progress_;
+  std::deque<Completion> completions_;
+  bool scheduled_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+/// The messages with one peer: matches sends with receives and cuts them into frames. No thread, no
+/// socket; the fabric hands frames in. Progress thread only.
+///
+/// Protocol. A small message goes as one kEager. For a large one the receiver sends kReady when its
+/// memory is posted, the sender answers with kData frames in order; a sender that comes first says
+/// kAnnounce, so that a receive of another size is refused rather than waited for. Data names the
+/// receive by an id used once: what a cancelled receive has asked for never lands in another.
+class MessageTable final : public Endpoint {
+ public:
+  /// `is_self`: both ends are here, and messages are copied from memory to memory.
+  MessageTable(PeerId peer, bool is_self, MessageContext& context)
+      : peer_(peer), is_self_(is_self), context_(context) {}
+
+  [[nodiscard]] PeerId peer() const override { return peer_; }
+  TransferId post_send(const Tag& tag, std::span<const std::byte> bytes, uint64_t token,
+                       TransferSink& sink) override;
+  TransferId post_recv(const Tag& tag, std::span<std::byte> bytes, uint64_t token,
+                       TransferSink& sink) override;
+  void cancel(TransferId id) override;
+
+  /// Frames go through `link` from now on.
+  void open(Link* link);
+  /// A frame that came. Errors: the peer broke the protocol (kCorruption, kOverloaded); the caller
+  /// fails the peer.
+  Status on_frame(const FrameHeader& header, std::span<const std::byte> payload);
+  /// Sends as much as the link takes.
+  void pump();
+  /// Ends everything with `why`, for ever; the link is not touched again.
+  void fail(const Status& why);
+  /// Ends what is older than the context's fence.
+  void drop_stale();
+  [[nodiscard]] size_t num_pending() const { return transfers_.size(); }
+
+ private:
+  struct Transfer {
+    Tag tag;
+    bool is_send = false;
+    bool streaming = false;  // a send that waits for the link's turn
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+    size_t offset = 0;
+    uint64_t receive_id = 0;  // of a send: the peer's
+    uint64_t token = 0;
+    TransferSink* sink = nullptr;
+  };
+  struct Ready {
+    uint64_t receive_id;
+    uint64_t bytes;
+  };
+  struct Control {
+    FrameHeader header;
+    TransferId eager;  // 0: a frame without payload
+  };
+  using Transfers = std::unordered_map<TransferId, Transfer>;
+  template <class T>
+  using ByTag = std::unordered_map<Tag, T, TagHash>;
+
+  Transfers::iterator add(const Tag& tag, bool is_send, const std::byte* data, size_t bytes,
+                          uint64_t token, TransferSink& sink);
+  Status check_post(const Tag& tag) const;
+  void finish(Transfers::iterator it, Status status);
+  void start_self_send(Transfers::iterator it);
+  void start_self_recv(Transfers::iterator it);
+  void join_self(Transfers::iterator send, Transfers::iterator recv);
+  void start_send(Transfers::iterator it);
+  void start_recv(Transfers::iterator it);
+  void begin_streaming(Transfers::iterator it, const Ready& ready);
+  void queue_control(FrameKind kind, const Tag& tag, uint64_t value, uint64_t receive_id,
+                     TransferId eager = 0);
+  bool send_control();
+  bool send_chunk();
+  bool send_frame(FrameHeader header, std::span<const std::byte> payload);
+  Status on_eager(const FrameHeader& header, std::span<const std::byte> payload);
+  Status on_announce(const FrameHeader& header);
+  Status on_ready(const FrameHeader& header);
+  Status on_data(const FrameHeader& header, std::span<const std::byte> payload);
+  Status on_refused(const FrameHeader& header);
+
+  const PeerId peer_;
+  const bool is_self_;
+  MessageContext& context_;
+  Link* link_ = nullptr;
+  Status failure_;  // not ok: failed for ever
+  uint64_t next_sent_ = 0;
+  uint64_t next_received_ = 0;
+
+  Transfers transfers_;
+  ByTag<TransferId> receives_;  // posted, not begun
+  ByTag<TransferId> sends_;     // large (or to self), not begun
+  ByTag<Ready> readies_;        // large receives of the peer that no send has met
+  ByTag<uint64_t> announced_;   // large sends of the peer that no receive has met
+  ByTag<std::vector<std::byte>> unexpected_;
+  size_t unexpected_bytes_ = 0;
+  std::deque<Control> control_;
+  std::deque<TransferId> streaming_;
+  size_t turn_bytes_ = 0;
+};
+
+}  // namespace sgactor::transport
