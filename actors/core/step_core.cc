@@ -50,10 +50,9 @@ Status StepCore::on_step_done(int64_t step) {
   return {};
 }
 
-float tree_sum_losses(std::span<const RankNumbers> ranks) {
-  if (ranks.empty()) return 0;
-  std::vector<float> level;
-  for (const RankNumbers& r : ranks) level.push_back(r.loss);
+float tree_sum_losses(std::span<const float> losses) {
+  if (losses.empty()) return 0;
+  std::vector<float> level(losses.begin(), losses.end());
   while (level.size() > 1) {
     std::vector<float> up;
     for (size_t i = 0; i < level.size(); i += 2) {

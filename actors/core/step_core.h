@@ -54,8 +54,9 @@ struct RankNumbers {
   float loss = 0;
   float grad_norm = 0;
   float lr = 0;
+  bool has_loss = false;  ///< stages of a pipeline but the last one have none
 };
-/// Sum of the ranks' losses by a fixed tree of neighbours, like the gradients'.
-float tree_sum_losses(std::span<const RankNumbers> ranks);
+/// Sum of the losses by a fixed tree of neighbours, like the gradients'.
+float tree_sum_losses(std::span<const float> losses);
 
 }  // namespace sgactor::actors

@@ -35,10 +35,12 @@ using WorkerActor = caf::typed_actor<
     caf::reacts_to<LaneToken>, caf::reacts_to<WorkComplete>, caf::reacts_to<StepPrepared>,
     caf::reacts_to<NumbersRead>, caf::reacts_to<PoolReport>>;
 
-using CoordinatorActor = caf::typed_actor<
-    caf::reacts_to<RankReady>, caf::reacts_to<Vote>, caf::reacts_to<JournalWritten>,
-    caf::reacts_to<StepDone>, caf::reacts_to<ValidationDone>, caf::reacts_to<SnapshotEnqueued>,
-    caf::reacts_to<SnapshotWritten>, caf::reacts_to<RankFinished>, caf::reacts_to<FaultReport>>;
+using CoordinatorActor =
+    caf::typed_actor<caf::reacts_to<RankReady>, caf::reacts_to<Vote>,
+                     caf::reacts_to<JournalWritten>, caf::reacts_to<StepDone>,
+                     caf::reacts_to<ValidationDone>, caf::reacts_to<SnapshotEnqueued>,
+                     caf::reacts_to<SnapshotWritten>, caf::reacts_to<CheckpointCommitted>,
+                     caf::reacts_to<RankFinished>, caf::reacts_to<FaultReport>>;
 
 /// The actors of one program of one logical rank.
 struct Routes {

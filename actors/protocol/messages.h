@@ -108,7 +108,8 @@ struct NumbersRead {
   Status status;
   RankNumbers numbers;
 };
-/// coordinator -> worker: forward passes over `num_batches` held-out micro-batches.
+/// coordinator -> worker: forward passes over `num_batches` held-out micro-batches, by the rank
+/// that has a program for it (CoordinatorHost::validation_rank).
 struct BeginValidation {
   int64_t step = 0;  ///< the training step just done
   int64_t num_batches = 0;
@@ -191,8 +192,9 @@ struct StepPrepared {
 
 // --- checkpoints ---
 
-/// coordinator -> worker, worker -> writer: take a snapshot of the state after `step`. The worker
-/// lends the writer its lanes until SnapshotEnqueued.
+/// coordinator -> worker, worker -> writers of its ranks: take a snapshot of the state after
+/// `step`. The worker lends a writer the rank's lanes until SnapshotEnqueued. Never before the
+/// checkpoint before it is whole.
 struct TakeSnapshot {
   int64_t step = 0;
 };
@@ -202,9 +204,20 @@ struct SnapshotEnqueued {
   int32_t rank = 0;
   int64_t step = 0;
 };
-/// the writer's service -> writer, writer -> coordinator: the checkpoint is whole on disk, or why
-/// not.
+/// the writer's service -> writer, writer -> coordinator: what `rank` adds to the checkpoint is on
+/// disk, or why not. With the parts of all ranks the coordinator makes the checkpoint whole.
 struct SnapshotWritten {
+  int32_t rank = 0;
+  int64_t step = 0;
+  Status status;
+  std::string part;  ///< which pieces of which tensors lie in which chunks: transport's bytes
+  int64_t bytes_written = 0;
+  int64_t bytes_reused = 0;
+  double seconds = 0;
+};
+/// the coordinator's storage service -> coordinator: the checkpoint of `step` is whole on disk, or
+/// why not. Sums over the ranks' parts.
+struct CheckpointCommitted {
   int64_t step = 0;
   Status status;
   std::string path;
@@ -286,3 +299,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::StepPrepared)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::TakeSnapshot)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::SnapshotEnqueued)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::SnapshotWritten)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::CheckpointCommitted)

@@ -4,7 +4,9 @@
 #include "actors/runtime/shell.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 
 namespace sgactor::actors {
 namespace {
@@ -35,11 +37,13 @@ struct CoordinatorState {
   RunOutcome outcome;
   bool finished = false;
   std::set<int32_t> ready;
-  int32_t num_waited = 0;   // answers still missing to the action under way
-  int64_t num_writing = 0;  // checkpoints on their way to disk
+  int32_t num_waited = 0;  // answers still missing to the action under way
+  // The checkpoint on its way to disk, one at a time: parts of the ranks, by rank.
+  std::optional<CheckpointCommitted> writing;
+  std::vector<std::optional<std::string>> parts;
+  bool snapshot_waits = false;  // for the one before it to be whole
   bool finishing = false;
   int64_t begin_ns = 0;
-  double validation_loss = 0;
   std::vector<StepDone> done;  // of the open step, by rank
   Probe probe;
 };
@@ -60,18 +64,30 @@ void tell_workers(Self self, const Message& msg) {
 
 void ask_for_reports(Self self) {
   CoordinatorState& s = self->state;
-  if (!s.finishing || s.num_writing > 0) return;
-  s.outcome.pools.resize(static_cast<size_t>(s.host->num_ranks));
-  s.num_waited = s.host->num_ranks;
+  if (!s.finishing || s.writing) return;
+  s.outcome.pools.resize(s.host->placements.size());
+  s.num_waited = s.host->num_ranks();
   tell_workers(self, Finish{});
+}
+
+/// Storage that is slower than the interval between checkpoints holds the run back here: the
+/// alternative is to lose a checkpoint that was asked for.
+void take_snapshot(Self self) {
+  CoordinatorState& s = self->state;
+  s.snapshot_waits = s.writing.has_value();
+  if (s.snapshot_waits) return;
+  s.writing = CheckpointCommitted{s.steps.last_done(), {}, {}, 0, 0, 0};
+  s.parts.assign(s.host->placements.size(), std::nullopt);
+  s.num_waited = s.host->num_ranks();
+  tell_workers(self, TakeSnapshot{s.steps.last_done()});
 }
 
 void begin_step(Self self, const Probe::Span& span) {
   CoordinatorState& s = self->state;
   const int64_t step = s.steps.step();
   s.begin_ns = now_ns(self);
-  s.num_waited = s.host->num_ranks;
-  for (int32_t r = 0; r < s.host->num_ranks; ++r) span.sent(arrow_id(Arrow::kBegin, r, 0, step));
+  s.num_waited = s.host->num_ranks();
+  for (int32_t r = 0; r < s.host->num_ranks(); ++r) span.sent(arrow_id(Arrow::kBegin, r, 0, step));
   tell_workers(self, BeginStep{step, s.commits.generation()});
 }
 
@@ -83,12 +99,8 @@ void advance(Self self, const Probe::Span& span) {
     case StepCore::Action::kBeginStep:
       return begin_step(self, span);
     case StepCore::Action::kCheckpoint:
-      s.num_waited = s.host->num_ranks;
-      s.num_writing += s.host->num_ranks;
-      return tell_workers(self, TakeSnapshot{s.steps.last_done()});
+      return take_snapshot(self);
     case StepCore::Action::kValidate:
-      s.num_waited = s.host->num_ranks;
-      s.validation_loss = 0;
       return tell_workers(self, BeginValidation{s.steps.last_done(), s.host->validation_batches});
     case StepCore::Action::kFinish:
       s.finishing = true;
@@ -115,24 +127,36 @@ void on_journal_written(Self self, const JournalWritten& msg) {
   const auto span = s.probe.handle(self, "journal_written", msg.step);
   if (!msg.status.ok()) return end_run(self, msg.status);
   if (Status st = s.commits.on_durable(msg.step); !st.ok()) return end_run(self, st);
-  for (int32_t r = 0; r < s.host->num_ranks; ++r) {
+  for (int32_t r = 0; r < s.host->num_ranks(); ++r) {
     span.sent(arrow_id(Arrow::kCommit, r, 0, msg.step));
   }
   tell_workers(self, Commit{msg.step, s.commits.generation()});
 }
 
+/// Each data-parallel rank has the loss of its own samples, the same on all of its tensor-parallel
+/// ranks and on the last stage only.
+float sum_losses(const CoordinatorState& s) {
+  std::vector<std::pair<int32_t, float>> by_dp;
+  for (size_t r = 0; r < s.done.size(); ++r) {
+    const graph::RankPlacement& place = s.host->placements[r];
+    const RankNumbers& numbers = s.done[r].numbers;
+    if (numbers.has_loss && place.tp == 0) by_dp.emplace_back(place.dp, numbers.loss);
+  }
+  std::sort(by_dp.begin(), by_dp.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<float> losses;
+  for (const auto& [dp, loss] : by_dp) losses.push_back(loss);
+  return tree_sum_losses(losses);
+}
+
 StepReport make_report(Self self) {
   CoordinatorState& s = self->state;
-  std::vector<RankNumbers> numbers;
   int64_t kernel_ns = 0;
-  for (const StepDone& d : s.done) {
-    numbers.push_back(d.numbers);
-    kernel_ns = std::max(kernel_ns, d.kernel_ns);
-  }
+  for (const StepDone& d : s.done) kernel_ns = std::max(kernel_ns, d.kernel_ns);
   const StepDone& first = s.done.front();
   StepReport report;
   report.step = first.step;
-  report.loss = tree_sum_losses(numbers);
+  report.loss = sum_losses(s);
   report.grad_norm = first.numbers.grad_norm;
   report.lr = first.numbers.lr;
   report.tokens = first.tokens;
@@ -147,7 +171,7 @@ void on_step_done(Self self, const StepDone& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "step_done", msg.step);
   span.received(arrow_id(Arrow::kDone, msg.rank, 0, msg.step));
-  if (msg.rank < 0 || msg.rank >= s.host->num_ranks) {
+  if (msg.rank < 0 || msg.rank >= s.host->num_ranks()) {
     return end_run(self, internal_error("a step of a rank that does not exist"));
   }
   StepDone& done = s.done[static_cast<size_t>(msg.rank)];
@@ -165,9 +189,50 @@ void on_step_done(Self self, const StepDone& msg) {
   advance(self, span);
 }
 
+/// All ranks' parts are on disk: makes the checkpoint whole, away from the actor.
+void commit_checkpoint(Self self) {
+  CoordinatorState& s = self->state;
+  auto result = std::make_shared<CheckpointCommitted>(*s.writing);
+  std::vector<std::string> parts;
+  for (std::optional<std::string>& p : s.parts) parts.push_back(std::move(*p));
+  s.host->services.storage->submit(
+      [host = s.host, result, parts = std::move(parts)]() -> Status {
+        transport::CheckpointInfo info = host->checkpoints.info;
+        info.step = result->step;
+        info.data_position = result->step;
+        SGA_ASSIGN(result->path,
+                   transport::commit_checkpoint(host->checkpoints.root, std::move(info), parts));
+        return transport::prune_checkpoints(host->checkpoints.root, host->checkpoints.keep);
+      },
+      [coordinator = CoordinatorActor(self), result](const Status& status) {
+        result->status = status;
+        caf::anon_send(coordinator, *result);
+      });
+}
+
 void on_snapshot_written(Self self, const SnapshotWritten& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "snapshot_written", msg.step);
+  if (!msg.status.ok()) return end_run(self, msg.status);
+  if (msg.rank < 0 || msg.rank >= s.host->num_ranks()) {
+    return end_run(self, internal_error("a snapshot of a rank that does not exist"));
+  }
+  if (!s.writing || s.writing->step != msg.step) return;  // sent again
+  std::optional<std::string>& part = s.parts[static_cast<size_t>(msg.rank)];
+  if (part) return;
+  part = msg.part;
+  s.writing->bytes_written += msg.bytes_written;
+  s.writing->bytes_reused += msg.bytes_reused;
+  s.writing->seconds = std::max(s.writing->seconds, msg.seconds);
+  const bool whole =
+      std::all_of(s.parts.begin(), s.parts.end(), [](const auto& p) { return p.has_value(); });
+  if (whole) commit_checkpoint(self);
+}
+
+void on_checkpoint_committed(Self self, const CheckpointCommitted& msg) {
+  CoordinatorState& s = self->state;
+  const auto span = s.probe.handle(self, "checkpoint_committed", msg.step);
+  if (!msg.status.ok()) return end_run(self, msg.status);
   if (s.host->observer != nullptr) {
     transport::WriteStats stats;
     stats.bytes_written = msg.bytes_written;
@@ -175,17 +240,15 @@ void on_snapshot_written(Self self, const SnapshotWritten& msg) {
     stats.seconds = msg.seconds;
     s.host->observer->on_checkpoint(msg.step, msg.path, stats);
   }
-  --s.num_writing;
+  s.writing.reset();
+  if (s.snapshot_waits) take_snapshot(self);
   ask_for_reports(self);
 }
 
 void on_validation_done(Self self, const ValidationDone& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "validation_done", msg.step);
-  // Every rank sees the same held-out batches; the first one's loss is the run's.
-  if (msg.rank == 0) s.validation_loss = msg.loss;
-  if (--s.num_waited > 0) return;
-  if (s.host->observer != nullptr) s.host->observer->on_validation(msg.step, s.validation_loss);
+  if (s.host->observer != nullptr) s.host->observer->on_validation(msg.step, msg.loss);
   advance(self, span);
 }
 
@@ -213,13 +276,13 @@ void start(Self self, const std::shared_ptr<CoordinatorHost>& host) {
   CoordinatorState& s = self->state;
   s.host = host;
   s.steps = StepCore(host->policy);
-  const auto num_ranks = static_cast<size_t>(host->num_ranks);
+  const size_t num_ranks = host->placements.size();
   s.commits = CommitCore(std::vector<int64_t>(num_ranks, 1), 1, host->policy.first_step - 1);
   s.done.resize(num_ranks);
   s.probe = Probe(host->shared, s.name);
   host->shared->tracer.enable(host->trace_steps > 0);
-  for (const std::shared_ptr<WorkerHost>& w : host->workers) {
-    s.workers.push_back(spawn_worker(self, w, CoordinatorActor(self)));
+  for (const SpawnWorker& spawn : host->workers) {
+    s.workers.push_back(spawn(self, CoordinatorActor(self)));
   }
 }
 
@@ -231,7 +294,7 @@ CoordinatorActor::behavior_type coordinator_actor(Self self,
       [self](const RankReady& msg) {
         const auto span = self->state.probe.handle(self, "rank_ready", 0);
         CoordinatorState& st = self->state;
-        if (msg.rank < 0 || msg.rank >= st.host->num_ranks) {
+        if (msg.rank < 0 || msg.rank >= st.host->num_ranks()) {
           return end_run(self, internal_error("a rank that does not exist is ready"));
         }
         if (!st.ready.insert(msg.rank).second) return;  // sent again
@@ -246,7 +309,11 @@ CoordinatorActor::behavior_type coordinator_actor(Self self,
         if (--self->state.num_waited == 0) advance(self, span);
       },
       [self](const SnapshotWritten& msg) { on_snapshot_written(self, msg); },
+      [self](const CheckpointCommitted& msg) { on_checkpoint_committed(self, msg); },
       [self](const RankFinished& msg) {
+        if (msg.rank < 0 || msg.rank >= self->state.host->num_ranks()) {
+          return end_run(self, internal_error("a rank that does not exist has finished"));
+        }
         self->state.outcome.pools[static_cast<size_t>(msg.rank)] = msg.pool;
         if (--self->state.num_waited == 0) end_run(self, {});
       },

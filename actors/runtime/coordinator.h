@@ -2,9 +2,10 @@
 #include "actors/core/step_core.h"
 #include "actors/protocol/interfaces.h"
 #include "actors/runtime/journal.h"
+#include "actors/runtime/run_shared.h"
 #include "actors/runtime/services.h"
 #include "actors/runtime/training.h"
-#include "actors/runtime/worker.h"
+#include "graph/plan/plan.h"
 
 #include <caf/actor_system.hpp>
 
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace sgactor::actors {
@@ -26,13 +28,29 @@ struct RunOutcome {
   double kernel_seconds = 0;     ///< of the slowest rank's compute lane, summed over steps
 };
 
-/// What a coordinator is spawned with. Borrowed pointers outlive the actor system.
+/// Spawns a worker, or what stands for one in another process: an actor of this system that takes
+/// the worker's messages and sends those of a worker to `coordinator`. Linked to and monitored by
+/// `parent`, which is the coordinator and calls this once, as it starts.
+using SpawnWorker =
+    std::function<WorkerActor(caf::local_actor* parent, const CoordinatorActor& coordinator)>;
+
+/// Where checkpoints of the whole job go.
+struct CheckpointTarget {
+  std::string root;
+  int64_t keep = 0;
+  transport::CheckpointInfo info;  ///< template; step and position are filled in
+};
+
+/// What a coordinator is spawned with. Knows no device and no worker but by SpawnWorker. Borrowed
+/// pointers outlive the actor system.
 struct CoordinatorHost {
   StepPolicy policy;
   int64_t validation_batches = 0;
   int64_t trace_steps = 0;
-  std::vector<std::shared_ptr<WorkerHost>> workers;
-  int32_t num_ranks = 1;
+  std::vector<SpawnWorker> workers;              ///< together they host every rank, each once
+  std::vector<graph::RankPlacement> placements;  ///< index: logical rank
+  int32_t validation_rank = -1;                  ///< the one that validates; -1: none
+  CheckpointTarget checkpoints;
   std::shared_ptr<Journal> journal;
   Services services;
   std::shared_ptr<RunShared> shared;
@@ -40,7 +58,19 @@ struct CoordinatorHost {
   const std::atomic<bool>* stop = nullptr;
   /// Called once, on the coordinator's thread, also when it fails itself. All actors end after.
   std::function<void(const RunOutcome&)> on_finished;
+
+  [[nodiscard]] int32_t num_ranks() const { return static_cast<int32_t>(placements.size()); }
 };
+
+/// The coordinator's part of a run, without workers and without on_finished: the caller adds both.
+/// Of `inputs` only plans, observer and stop are read. Says in the log if a validation that is
+/// asked for is left out, since no rank of the plan can run it. Errors: kInvalidArgument,
+/// kInvalidPlan.
+Result<std::shared_ptr<CoordinatorHost>> create_coordinator_host(const TrainingSpec& spec,
+                                                                 const TrainingInputs& inputs,
+                                                                 const Services& services,
+                                                                 std::shared_ptr<Journal> journal,
+                                                                 std::shared_ptr<RunShared> shared);
 
 /// Spawns the coordinator, which spawns the workers and runs the job to its end.
 CoordinatorActor spawn_coordinator(caf::actor_system& system,

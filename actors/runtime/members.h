@@ -47,8 +47,6 @@ FeederActor spawn_feeder(caf::local_actor* parent, const std::shared_ptr<Program
 struct WriterHost {
   int32_t rank = 0;
   std::string root;
-  int64_t keep = 0;
-  transport::CheckpointInfo info;  ///< template; step and position are filled in
   std::shared_ptr<SnapshotStaging> snapshots;
   Services services;
   std::shared_ptr<RunShared> shared;

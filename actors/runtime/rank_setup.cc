@@ -13,6 +13,10 @@ namespace {
 constexpr int64_t kAlign = 256;
 // Enough to hide preparation; more would only hold memory.
 constexpr int32_t kMostFeedSlots = 4;
+// What WorkName packs.
+constexpr int64_t kMostSteps = int64_t{1} << 36;
+constexpr int32_t kMostMicroBatches = 65536;
+constexpr size_t kMostLanes = 64;
 
 /// Native bytes of a number as the scalar's type wants it.
 Result<std::vector<std::byte>> scalar_bytes(const TensorPlace& scalar, double value) {
@@ -53,7 +57,43 @@ Result<ProgramSetup> set_up_program(const ContextSpec& spec) {
   return out;
 }
 
+Status check_plan(const graph::Plan& plan) {
+  SGA_TRY(graph::verify_plan(plan));
+  for (const graph::RankProgram& p : plan.programs) {
+    if (p.num_micro_batches > kMostMicroBatches || p.lanes.size() > kMostLanes) {
+      return invalid_plan(fmt::format("{} micro-batches on {} lanes, at most {} on {}",
+                                      p.num_micro_batches, p.lanes.size(), kMostMicroBatches,
+                                      kMostLanes));
+    }
+  }
+  return {};
+}
+
 }  // namespace
+
+Status check_run(const TrainingSpec& spec, const TrainingInputs& inputs) {
+  if (spec.first_step < 1 || spec.last_step >= kMostSteps) {
+    return invalid_argument(
+        fmt::format("steps {} to {}: the first is 1", spec.first_step, spec.last_step));
+  }
+  if (spec.scheduler_threads < 1) return invalid_argument("a run needs a scheduler thread");
+  SGA_TRY(check_plan(*inputs.plan));
+  if (validation_rank(spec, inputs) < 0) return {};
+  return check_plan(*inputs.validation_plan).with_context("validation plan");
+}
+
+int32_t validation_rank(const TrainingSpec& spec, const TrainingInputs& inputs) {
+  if (inputs.validation_plan == nullptr || spec.validation_interval <= 0) return -1;
+  const graph::Plan& plan = *inputs.plan;
+  const int32_t rank = graph::rank_at(plan, 0, 0, 0);
+  if (rank < 0 || plan.mesh.pp > 1 || plan.mesh.tp > 1) return -1;
+  const auto program = static_cast<size_t>(plan.ranks[static_cast<size_t>(rank)].program);
+  const std::vector<graph::Buffer>& buffers = plan.programs[program].buffers;
+  const bool whole = std::none_of(buffers.begin(), buffers.end(), [](const graph::Buffer& b) {
+    return b.kind == graph::BufferKind::kParameter && b.slice.sharded();
+  });
+  return whole ? rank : -1;
+}
 
 Status FeedStaging::prepare(const ProgramContext& context, BatchSource& source, int64_t step,
                             int32_t micro_batch, int32_t slot) {
@@ -114,9 +154,8 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
   ContextSpec training{inputs.plan, rank, inputs.backend, nullptr};
   SGA_ASSIGN(out.training, set_up_program(training));
   std::vector<ProgramContext*> contexts = {out.training.context.get()};
-  if (inputs.validation_plan != nullptr && spec.validation_interval > 0) {
-    ContextSpec validation{inputs.validation_plan, rank, inputs.backend,
-                           out.training.context.get()};
+  if (rank == validation_rank(spec, inputs)) {
+    ContextSpec validation{inputs.validation_plan, 0, inputs.backend, out.training.context.get()};
     SGA_ASSIGN(out.validation, set_up_program(validation));
     contexts.push_back(out.validation.context.get());
     out.validation.source =

@@ -45,6 +45,13 @@ struct RankSetup {
   std::shared_ptr<SnapshotStaging> snapshots;  ///< null: no checkpoints
 };
 
+/// Checks what coordinator and workers rely on: step numbers, thread count, and the plans that
+/// there are. Pre: there is a training plan.
+Status check_run(const TrainingSpec& spec, const TrainingInputs& inputs);
+/// The rank that runs the validation plan where validation is asked for: the first one, if it holds
+/// the whole model; else -1.
+int32_t validation_rank(const TrainingSpec& spec, const TrainingInputs& inputs);
+
 /// Compiles, allocates all memory of the run, loads the state. Blocks; on no actor's thread. Errors
 /// as create_context and the state source have them.
 Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& inputs, int32_t rank);

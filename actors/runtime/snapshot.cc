@@ -59,9 +59,8 @@ void SnapshotStaging::enqueue_copies(uint64_t token, uint64_t quiet_token,
   stream.fill_zero(lane.marker, sizeof(uint64_t), token, sink);
 }
 
-Result<SnapshotStaging::Written> SnapshotStaging::write(const std::string& root,
-                                                        transport::CheckpointInfo info,
-                                                        int64_t keep) {
+Result<transport::WrittenPart> SnapshotStaging::write(const std::string& root, int64_t step,
+                                                      const std::string& writer) {
   std::vector<transport::NamedTensor> tensors;
   for (size_t i = 0; i < copies_.size(); ++i) {
     const TensorPlace& t = context_.state[i];
@@ -72,11 +71,9 @@ Result<SnapshotStaging::Written> SnapshotStaging::write(const std::string& root,
     }
     tensors.push_back({t.name, t.type, bytes});
   }
-  Written out;
-  out.path = checkpoint_path(root, info.step);
-  SGA_ASSIGN(out.stats, transport::write_checkpoint(root, std::move(info), tensors, segments_));
-  SGA_TRY(transport::prune_checkpoints(root, keep));
-  return out;
+  transport::WriteOptions options;
+  options.writer = writer;
+  return transport::write_part(root, step, tensors, segments_, options);
 }
 
 }  // namespace sgactor::actors

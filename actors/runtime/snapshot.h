@@ -19,12 +19,10 @@ class SnapshotStaging {
   /// complete and `quiet_token` for the others. Pre: the caller holds lane 0, and no write is under
   /// way. Does not block.
   void enqueue_copies(uint64_t token, uint64_t quiet_token, kernels::CompletionSink& sink);
-  /// Writes a checkpoint of what was copied, then prunes. Blocks; for a service.
-  struct Written {
-    std::string path;
-    transport::WriteStats stats;
-  };
-  Result<Written> write(const std::string& root, transport::CheckpointInfo info, int64_t keep);
+  /// Writes what was copied as this rank's part of the checkpoint of `step`. `writer` differs among
+  /// the ranks. Blocks; for a service.
+  Result<transport::WrittenPart> write(const std::string& root, int64_t step,
+                                       const std::string& writer);
 
  private:
   explicit SnapshotStaging(const ProgramContext& context) : context_(context) {}

@@ -74,7 +74,7 @@ Result<TrainingSummary> run_training(const TrainingSpec& spec, const TrainingInp
   if (!spec.trace_file.empty()) trace = assembly->shared().tracer.write(spec.trace_file, 0);
   SGA_TRY(outcome.status);
   SGA_TRY(trace);
-  return summarize(*assembly, outcome, *inputs.backend);
+  return summarize(assembly->shared(), outcome, *inputs.backend);
 }
 
 }  // namespace sgactor::actors

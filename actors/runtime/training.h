@@ -13,6 +13,10 @@
 #include <string>
 #include <vector>
 
+namespace sgactor::transport {
+class Collectives;
+}
+
 namespace sgactor::actors {
 
 /// One committed step, as metrics.jsonl shows it.
@@ -61,6 +65,9 @@ struct TrainingInputs {
   const graph::Plan* validation_plan =
       nullptr;  ///< forward with loss; null: no validation. Shares parameters by name.
   kernels::Backend* backend = nullptr;
+  /// For plans that communicate; routes of the run's generation (1) are set. Null: the plan does
+  /// not communicate.
+  transport::Collectives* collectives = nullptr;
   const transport::Sampler* sampler = nullptr;
   const transport::Sampler* validation_sampler = nullptr;
   const transport::StateSource* initial_state = nullptr;  ///< parameters and moments

@@ -216,6 +216,7 @@ void read_numbers(Self self, const ProgramRun& run) {
         const TensorPlace* loss = c.find_report(graph::Role::kAccumulator, "loss");
         if (loss == nullptr) loss = c.find_report(graph::Role::kLoss, "");
         out->numbers.loss = number_of(c, loss, &status);
+        out->numbers.has_loss = loss != nullptr;
         out->numbers.grad_norm =
             number_of(c, c.find_report(graph::Role::kMetric, "grad_norm"), &status);
         out->numbers.lr = number_of(c, c.find_report(graph::Role::kMetric, "lr"), &status);
@@ -302,9 +303,7 @@ void on_numbers(Self self, const NumbersRead& msg) {
 void on_begin_validation(Self self, const BeginValidation& msg) {
   const auto span = self->state.probe.handle(self, "begin_validation", msg.step);
   for (RankRun& rank : self->state.ranks) {
-    if (rank.programs.size() <= kValidation) {
-      return fail(self, internal_error("validation without a validation program"), msg.step);
-    }
+    if (rank.programs.size() <= kValidation) continue;
     rank.validation = {msg.step, msg.num_batches, 0, 0};
     next_validation_batch(self, rank.programs[kValidation], span);
   }
@@ -337,6 +336,7 @@ WorkerActor::behavior_type worker_actor(Self self, const std::shared_ptr<WorkerH
         WorkerState& st = self->state;
         const auto span = st.probe.handle(self, "begin_step", msg.step);
         st.generation = msg.generation;
+        if (msg.step == st.host->trace_until) st.probe.shared().tracer.enable(false);
         for (RankRun& rank : st.ranks) {
           span.received(arrow_id(Arrow::kBegin, rank.host.rank, 0, msg.step));
           ProgramRun& run = rank.programs[kTraining];

@@ -21,11 +21,13 @@ struct RankHost {
 struct WorkerHost {
   std::vector<RankHost> ranks;
   std::shared_ptr<RunShared> shared;
+  int64_t trace_until = 0;  ///< the trace ends when this step begins
 };
 
-/// Spawns a worker, linked to and monitored by `parent` (a coordinator). It spawns the actors of
-/// its ranks, tells them who is who, and reports RankReady for each. A failure of one of them
-/// becomes a FaultReport; the worker itself goes on until it is ended.
+/// Spawns a worker, linked to and monitored by `parent`, which is `coordinator` itself: the real
+/// one or what stands for it in this process. It spawns the actors of its ranks, tells them who is
+/// who, and reports RankReady for each. A failure of one of them becomes a FaultReport; the worker
+/// itself goes on until it is ended.
 WorkerActor spawn_worker(caf::local_actor* parent, const std::shared_ptr<WorkerHost>& host,
                          const CoordinatorActor& coordinator);
 

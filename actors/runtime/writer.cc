@@ -1,7 +1,7 @@
 #include "actors/runtime/members.h"
 #include "actors/runtime/shell.h"
 
-#include <optional>
+#include <string>
 
 namespace sgactor::actors {
 namespace {
@@ -12,8 +12,7 @@ struct WriterState {
   std::shared_ptr<WriterHost> host;
   WorkerActor worker;
   CoordinatorActor coordinator;
-  bool busy = false;               // staging holds a snapshot that is not on disk yet
-  std::optional<int64_t> waiting;  // a step whose snapshot waits for staging
+  bool busy = false;  // staging holds a snapshot that is not on disk yet
   Probe probe;
 };
 using Self = WriterActor::stateful_pointer<WriterState>;
@@ -32,15 +31,13 @@ void copy_out(Self self, int64_t step) {
 void write(Self self, int64_t step) {
   const std::shared_ptr<WriterHost>& host = self->state.host;
   auto result = std::make_shared<SnapshotWritten>();
+  result->rank = host->rank;
   result->step = step;
   host->services.storage->submit(
       [host, step, result]() -> Status {
-        transport::CheckpointInfo info = host->info;
-        info.step = step;
-        info.data_position = step;
-        SGA_ASSIGN(const SnapshotStaging::Written written,
-                   host->snapshots->write(host->root, std::move(info), host->keep));
-        result->path = written.path;
+        SGA_ASSIGN(transport::WrittenPart written,
+                   host->snapshots->write(host->root, step, std::to_string(host->rank)));
+        result->part = std::move(written.part);
         result->bytes_written = written.stats.bytes_written;
         result->bytes_reused = written.stats.bytes_reused;
         result->seconds = written.stats.seconds;
@@ -67,13 +64,8 @@ WriterActor::behavior_type writer_actor(Self self, const std::shared_ptr<WriterH
       [self](const TakeSnapshot& msg) {
         WriterState& st = self->state;
         const auto span = st.probe.handle(self, "take_snapshot", msg.step);
-        // Storage that is slower than the interval between checkpoints holds the run back here:
-        // the alternative is to lose a checkpoint that was asked for.
-        if (st.busy) {
-          st.waiting = msg.step;
-        } else {
-          copy_out(self, msg.step);
-        }
+        if (st.busy) return fail(self, internal_error("a snapshot while one is written"), msg.step);
+        copy_out(self, msg.step);
       },
       [self](const WorkComplete& msg) {
         const WorkName work = unpack(msg.token);
@@ -87,10 +79,6 @@ WriterActor::behavior_type writer_actor(Self self, const std::shared_ptr<WriterH
         if (!msg.status.ok()) return fail(self, msg.status, msg.step);
         st.busy = false;
         self->send(st.coordinator, msg);
-        if (!st.waiting) return;
-        const int64_t step = *st.waiting;
-        st.waiting.reset();
-        copy_out(self, step);
       },
   };
 }

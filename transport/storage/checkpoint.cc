@@ -85,11 +85,11 @@ class StoredCheckpoint : public Checkpoint {
   std::unordered_map<std::string, const TensorRecord*> by_name_;
 };
 
-Status check_tensors(const CheckpointInfo& info, const std::vector<NamedTensor>& tensors,
+Status check_tensors(int64_t step, const std::vector<NamedTensor>& tensors,
                      const std::vector<std::string>& segments, const WriteOptions& options) {
-  if (info.step < 0 || options.chunk_bytes <= 0)
+  if (step < 0 || options.chunk_bytes <= 0)
     return invalid_argument(
-        fmt::format("checkpoint of step {} in chunks of {} bytes", info.step, options.chunk_bytes));
+        fmt::format("checkpoint of step {} in chunks of {} bytes", step, options.chunk_bytes));
   if (!segments.empty() && segments.size() != tensors.size())
     return invalid_argument(
         fmt::format("checkpoint of {} tensors with {} segments", tensors.size(), segments.size()));
@@ -121,6 +121,28 @@ Status write_chunks(ChunkWriter& writer, const std::vector<NamedTensor>& tensors
     info.tensors.push_back(std::move(record));
   }
   return writer.finish();
+}
+
+/// Puts the tensors of all parts in `info`.
+Status merge_parts(CheckpointInfo& info, const std::vector<std::string>& parts) {
+  info.tensors.clear();
+  info.chunk_bytes = 0;
+  std::set<std::string> names;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const std::string name = fmt::format("part {} of the checkpoint of step {}", p, info.step);
+    SGA_ASSIGN(CheckpointInfo part, parse_manifest(parts[p], name));
+    if (info.chunk_bytes == 0) info.chunk_bytes = part.chunk_bytes;
+    if (part.step != info.step || part.chunk_bytes != info.chunk_bytes)
+      return invalid_argument(fmt::format("{}: is of step {}, in chunks of {} bytes", name,
+                                          part.step, part.chunk_bytes));
+    for (TensorRecord& tensor : part.tensors) {
+      if (!names.insert(tensor.name).second)
+        return invalid_argument(fmt::format("{}: tensor {} is there twice", name, tensor.name));
+      info.tensors.push_back(std::move(tensor));
+    }
+  }
+  if (info.chunk_bytes == 0) return invalid_argument("a checkpoint of no parts");
+  return {};
 }
 
 /// Chunks must be durable already. An old COMMIT may stay until it is replaced: it does not fit the
@@ -163,6 +185,35 @@ Status verify_checkpoint(const std::string& step_dir, std::shared_ptr<const File
   });
 }
 
+Result<WrittenPart> write_part(const std::string& root, int64_t step,
+                               const std::vector<NamedTensor>& tensors,
+                               const std::vector<std::string>& segments,
+                               const WriteOptions& options, std::shared_ptr<FileSystem> files) {
+  const auto start = std::chrono::steady_clock::now();
+  if (!files) files = std::make_shared<PosixFileSystem>();
+  SGA_TRY(check_tensors(step, tensors, segments, options));
+  const std::string chunks = root + "/chunks";
+  SGA_TRY(make_directories(*files, chunks));
+  CheckpointInfo info;
+  info.step = step;
+  info.chunk_bytes = options.chunk_bytes;
+  ChunkWriter writer(*files, chunks, options.writer, options.check_reused);
+  SGA_TRY(write_chunks(writer, tensors, segments, info));
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  return WrittenPart{serialize_manifest(info),
+                     {writer.bytes_written(), writer.bytes_reused(), elapsed.count()}};
+}
+
+Result<std::string> commit_checkpoint(const std::string& root, CheckpointInfo info,
+                                      const std::vector<std::string>& parts,
+                                      std::shared_ptr<FileSystem> files) {
+  if (!files) files = std::make_shared<PosixFileSystem>();
+  SGA_TRY(merge_parts(info, parts));
+  std::string step_dir = fmt::format("{}/step-{:08}", root, info.step);
+  SGA_TRY(commit_step(*files, root, step_dir, serialize_manifest(info)));
+  return step_dir;
+}
+
 Result<WriteStats> write_checkpoint(const std::string& root, CheckpointInfo info,
                                     const std::vector<NamedTensor>& tensors,
                                     const std::vector<std::string>& segments,
@@ -170,16 +221,11 @@ Result<WriteStats> write_checkpoint(const std::string& root, CheckpointInfo info
                                     std::shared_ptr<FileSystem> files) {
   const auto start = std::chrono::steady_clock::now();
   if (!files) files = std::make_shared<PosixFileSystem>();
-  SGA_TRY(check_tensors(info, tensors, segments, options));
-  const std::string chunks = root + "/chunks";
-  SGA_TRY(make_directories(*files, chunks));
-  info.chunk_bytes = options.chunk_bytes;
-  ChunkWriter writer(*files, chunks, options.writer, options.check_reused);
-  SGA_TRY(write_chunks(writer, tensors, segments, info));
-  const std::string step_dir = fmt::format("{}/step-{:08}", root, info.step);
-  SGA_TRY(commit_step(*files, root, step_dir, serialize_manifest(info)));
+  SGA_ASSIGN(WrittenPart part, write_part(root, info.step, tensors, segments, options, files));
+  SGA_TRY(commit_checkpoint(root, std::move(info), {std::move(part.part)}, files).status());
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  return WriteStats{writer.bytes_written(), writer.bytes_reused(), elapsed.count()};
+  part.stats.seconds = elapsed.count();
+  return part.stats;
 }
 
 }  // namespace sgactor::transport

@@ -102,6 +102,26 @@ Result<WriteStats> write_checkpoint(const std::string& root, CheckpointInfo info
                                     const std::vector<std::string>& segments,
                                     const WriteOptions& options = {},
                                     std::shared_ptr<FileSystem> files = {});
+/// A checkpoint by several writers: each stores chunks of what it holds and gets back a part, a few
+/// bytes that say what lies where; one of them (or another process) commits all parts. The chunks
+/// are durable when write_part returns. Errors as write_checkpoint's.
+struct WrittenPart {
+  std::string part;
+  WriteStats stats;
+};
+Result<WrittenPart> write_part(const std::string& root, int64_t step,
+                               const std::vector<NamedTensor>& tensors,
+                               const std::vector<std::string>& segments,
+                               const WriteOptions& options = {},
+                               std::shared_ptr<FileSystem> files = {});
+/// Makes the checkpoint of info.step whole: its tensors are those of `parts` (of this step and of
+/// equal chunk_bytes), in their order. Returns the step's directory. Errors: kInvalidArgument
+/// naming a tensor that is there twice; kCorruption for a part that is none; kInternal with errno's
+/// text.
+Result<std::string> commit_checkpoint(const std::string& root, CheckpointInfo info,
+                                      const std::vector<std::string>& parts,
+                                      std::shared_ptr<FileSystem> files = {});
+
 /// Removes all but the newest `keep` whole checkpoints and then unreferenced chunks. keep <= 0:
 /// keeps all. If there is no whole one, nothing is removed. A crash on the way leaves those kept
 /// whole; the next prune removes the rest.

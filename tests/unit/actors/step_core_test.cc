@@ -81,11 +81,7 @@ TEST(StepCore, RefusesAStepThatIsNotOpen) {
 }
 
 TEST(StepCore, LossesAddUpAsATree) {
-  const auto sum = [](std::vector<float> losses) {
-    std::vector<RankNumbers> ranks;
-    for (float l : losses) ranks.push_back({l, 0, 0});
-    return tree_sum_losses(ranks);
-  };
+  const auto sum = [](const std::vector<float>& losses) { return tree_sum_losses(losses); };
   EXPECT_EQ(sum({}), 0.0F);
   EXPECT_EQ(sum({1.5F}), 1.5F);
   // (1 + 2^-24) + (2^-24 + 2^-24): left to right each small one would be lost.

@@ -1,0 +1,100 @@
+#include "actors/runtime/worker_assembly.h"
+
+#include <caf/send.hpp>
+#include <fmt/format.h>
+
+#include <limits>
+
+namespace sgactor::actors {
+namespace {
+
+Status check(const TrainingSpec& spec, const TrainingInputs& in,
+             const std::vector<int32_t>& ranks) {
+  if (in.plan == nullptr || in.backend == nullptr || in.sampler == nullptr ||
+      in.initial_state == nullptr) {
+    return invalid_argument("a run needs a plan, a backend, a sampler and a state to start from");
+  }
+  SGA_TRY(check_run(spec, in));
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || static_cast<size_t>(ranks[i]) >= in.plan->ranks.size() ||
+        (i > 0 && ranks[i] <= ranks[i - 1])) {
+      return invalid_argument(
+          fmt::format("rank {} of {}: a worker hosts ranks of the plan, each "
+                      "once and in order",
+                      ranks[i], in.plan->ranks.size()));
+    }
+  }
+  if (validation_rank(spec, in) < 0) return {};
+  if (in.validation_sampler == nullptr || spec.validation_batches < 1) {
+    return invalid_argument("validation needs a sampler and at least one batch");
+  }
+  return {};
+}
+
+}  // namespace
+
+WorkerAssembly::~WorkerAssembly() = default;
+
+Result<std::unique_ptr<WorkerAssembly>> WorkerAssembly::create(const TrainingSpec& spec,
+                                                               const TrainingInputs& inputs,
+                                                               const std::vector<int32_t>& ranks,
+                                                               const Services& services,
+                                                               std::shared_ptr<RunShared> shared) {
+  SGA_TRY(check(spec, inputs, ranks));
+  std::unique_ptr<WorkerAssembly> out(new WorkerAssembly);
+  out->host_ = std::make_shared<WorkerHost>();
+  WorkerHost& host = *out->host_;
+  host.shared = shared ? std::move(shared) : std::make_shared<RunShared>();
+  if (!spec.trace_file.empty() && spec.trace_steps > 0) {
+    host.shared->tracer.enable(true);
+    host.trace_until = spec.first_step + spec.trace_steps;
+  }
+  for (const int32_t r : ranks) {
+    SGA_ASSIGN(RankSetup setup, set_up_rank(spec, inputs, r));
+    host.ranks.push_back(out->host_rank(spec, setup, services));
+    out->ranks_.push_back(std::move(setup));
+  }
+  return out;
+}
+
+RankHost WorkerAssembly::host_rank(const TrainingSpec& spec, const RankSetup& setup,
+                                   const Services& services) {
+  const std::shared_ptr<RunShared>& shared = host_->shared;
+  const std::shared_ptr<LaneSet>& lanes = setup.training.context->lanes;
+  std::vector<int32_t> tracks;
+  for (size_t lane = 0; lane < lanes->lanes.size(); ++lane) {
+    tracks.push_back(
+        shared->tracer.add_track(fmt::format("rank {} lane {}", setup.rank, lane), true));
+  }
+  RankHost rank;
+  rank.rank = setup.rank;
+  rank.training = create_host(kTraining, setup.training, services, shared, tracks);
+  rank.training->first_step = spec.first_step;
+  rank.training->last_step = spec.last_step;
+  programs_.push_back(rank.training);
+  if (setup.validation.context) {
+    rank.validation = create_host(kValidation, setup.validation, services, shared, tracks);
+    rank.validation->last_step = std::numeric_limits<int64_t>::max();
+    programs_.push_back(rank.validation);
+  }
+  if (setup.snapshots) {
+    rank.writer = std::make_shared<WriterHost>();
+    WriterHost& w = *rank.writer;
+    w.rank = setup.rank;
+    w.root = spec.checkpoint_root;
+    w.snapshots = setup.snapshots;
+    w.services = services;
+    w.shared = shared;
+    w.sink = std::make_unique<ActorSink>(lanes, shared, tracks, "snapshot");
+    writers_.push_back(rank.writer);
+  }
+  return rank;
+}
+
+void WorkerAssembly::close() {
+  for (const RankSetup& r : ranks_) r.training.context->lanes->synchronize();
+  for (const auto& p : programs_) release_receivers(*p);
+  for (const auto& w : writers_) w->sink->set_receiver(LauncherActor());
+}
+
+}  // namespace sgactor::actors
