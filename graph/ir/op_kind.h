@@ -73,6 +73,16 @@ enum class OpKind : uint16_t {
   kAllReduce,
   kAllGather,
   kReduceScatter,
+  // One rank's part of ops over a dim that is cut, made by insert_collectives only; the last
+  // operand
+  // (where there is one) is the rank's index along the axis.
+  kGatherShard,
+  kScatterAddShard,
+  kCrossEntropyMax,
+  kCrossEntropyShard,
+  kCrossEntropyCombine,
+  kCrossEntropyShardGrad,
+  kSliceShard,
   kCount
 };
 

@@ -6,6 +6,7 @@
 
 #include "graph/ir/gradient_rules.h"
 #include "graph/ir/shape_rules.h"
+#include "graph/ir/sharding_rules.h"
 
 #include <fmt/format.h>
 
@@ -54,6 +55,9 @@ constexpr AttrSpec kAllGatherAttrs[] = {
     {"group", T::kText}, {"members", T::kInt}, {"sizes", T::kIntList}};
 constexpr AttrSpec kReduceScatterAttrs[] = {
     {"group", T::kText}, {"members", T::kInt}, {"pieces", T::kIntList}};
+constexpr AttrSpec kShardRows[] = {{"rows", T::kInt}, {"shard_rows", T::kInt}};
+constexpr AttrSpec kVocab[] = {{"vocab", T::kInt}};
+constexpr AttrSpec kSliceShard[] = {{"axis", T::kInt}, {"members", T::kInt}};
 
 using A = AliasSpec::Kind;
 constexpr AliasSpec kView[] = {{0, 0, A::kView}};
@@ -72,7 +76,8 @@ struct Arity {
 
 constexpr OpInfo row(OpKind kind, std::string_view name, Arity arity,
                      std::span<const AttrSpec> attrs, ShapeRule shape, GradientRule gradient,
-                     FlopRule flops, std::span<const AliasSpec> aliases, std::string_view doc) {
+                     FlopRule flops, std::span<const AliasSpec> aliases, std::string_view doc,
+                     const ShardingRule* sharding = nullptr) {
   return {kind,
           name,
           arity.min_operands,
@@ -82,7 +87,7 @@ constexpr OpInfo row(OpKind kind, std::string_view name, Arity arity,
           shape,
           gradient,
           flops,
-          nullptr,
+          sharding,
           aliases,
           false,
           false,
@@ -103,11 +108,13 @@ constexpr OpInfo communicates(OpInfo info) {
 }
 constexpr OpInfo binary(OpKind kind, std::string_view name, GradientRule gradient,
                         std::string_view doc) {
-  return pointwise(row(kind, name, {2, 2, 1}, {}, binary_shape, gradient, nullptr, kMay, doc));
+  return pointwise(
+      row(kind, name, {2, 2, 1}, {}, binary_shape, gradient, nullptr, kMay, doc, &kBinarySharding));
 }
 constexpr OpInfo unary(OpKind kind, std::string_view name, GradientRule gradient,
                        std::string_view doc) {
-  return pointwise(row(kind, name, {1, 1, 1}, {}, unary_shape, gradient, nullptr, kMay, doc));
+  return pointwise(
+      row(kind, name, {1, 1, 1}, {}, unary_shape, gradient, nullptr, kMay, doc, &kUnarySharding));
 }
 
 // One row an op, columns in the order of row().
@@ -133,95 +140,116 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
     unary(OpKind::kSigmoid, "sigmoid", sigmoid_gradient, "x -> 1 / (1 + e^-x)"),
     unary(OpKind::kSilu, "silu", silu_gradient, "x -> x * sigmoid(x)"),
     pointwise(row(OpKind::kScale, "scale", {1, 1, 1}, kFactor, unary_shape, scale_gradient, nullptr,
-                  kMay, "x {factor} -> x * factor")),
+                  kMay, "x {factor} -> x * factor", &kUnarySharding)),
     pointwise(row(OpKind::kAddScalar, "add_scalar", {1, 1, 1}, kValue, unary_shape,
-                  add_scalar_gradient, nullptr, kMay, "x {value} -> x + value")),
+                  add_scalar_gradient, nullptr, kMay, "x {value} -> x + value", &kUnarySharding)),
     pointwise(row(OpKind::kCast, "cast", {1, 1, 1}, kDType, cast_shape, cast_gradient, nullptr, {},
-                  "x of any dtype {dtype} -> x in that dtype; no gradient through integers")),
+                  "x of any dtype {dtype} -> x in that dtype; no gradient through integers",
+                  &kUnarySharding)),
 
     row(OpKind::kReshape, "reshape", {1, 1, 1}, kShape, reshape_shape, reshape_gradient, nullptr,
-        kView, "x {shape} -> the same bytes with another shape of as many elements"),
+        kView, "x {shape} -> the same bytes with another shape of as many elements",
+        &kReshapeSharding),
     row(OpKind::kTranspose, "transpose", {1, 1, 1}, kPerm, transpose_shape, transpose_gradient,
-        nullptr, {}, "x {perm} -> dim i of the result is dim perm[i] of x"),
+        nullptr, {}, "x {perm} -> dim i of the result is dim perm[i] of x", &kTransposeSharding),
     row(OpKind::kSlice, "slice", {1, 1, 1}, kSlice, slice_shape, slice_gradient, nullptr, {},
-        "x {axis, start, size} -> [start, start + size) of `axis`"),
+        "x {axis, start, size} -> [start, start + size) of `axis`", &kAlongAxisSharding),
     row(OpKind::kPad, "pad", {1, 1, 1}, kPad, pad_shape, pad_gradient, nullptr, {},
-        "x {axis, before, after} -> x with zeros around it along `axis`"),
+        "x {axis, before, after} -> x with zeros around it along `axis`", &kAlongAxisSharding),
     row(OpKind::kConcat, "concat", {1, -1, 1}, kAxis, concat_shape, concat_gradient, nullptr, {},
-        "x.. {axis} -> one after the other along `axis`; other dims equal"),
+        "x.. {axis} -> one after the other along `axis`; other dims equal", &kAlongAxisSharding),
     row(OpKind::kBroadcast, "broadcast", {1, 1, 1}, kBroadcast, broadcast_shape, broadcast_gradient,
         nullptr, {},
         "x {shape, axes} -> repeated along `axes` (ascending dims of the result); the dims of x "
-        "are the others, in order"),
+        "are the others, in order",
+        &kBroadcastSharding),
     row(OpKind::kConstant, "constant", {0, 0, 1}, kConstant, constant_shape, nullptr, nullptr, {},
-        "{value, shape, dtype} -> filled with value"),
+        "{value, shape, dtype} -> filled with value", &kConstantSharding),
 
     row(OpKind::kReduceSum, "reduce_sum", {1, 1, 1}, kAxes, reduce_shape, reduce_sum_gradient,
         per_input_flops<1>, {},
-        "x {axes} -> sum over `axes` (ascending), which are dropped; order fixed by the backend"),
+        "x {axes} -> sum over `axes` (ascending), which are dropped; order fixed by the backend",
+        &kReduceSumSharding),
     row(OpKind::kReduceMax, "reduce_max", {1, 1, 1}, kAxes, reduce_shape, reduce_max_gradient,
         per_input_flops<1>, {},
-        "x {axes} -> maximum over `axes` (ascending), which are dropped; ties share the gradient"),
+        "x {axes} -> maximum over `axes` (ascending), which are dropped; ties share the gradient",
+        &kReduceMaxSharding),
     row(OpKind::kSumSquares, "sum_squares", {1, 1, 1}, kChunk, sum_squares_shape,
         sum_squares_gradient, per_input_flops<2>, {},
         "x of n elements {chunk} -> stat[ceil(n / chunk)]: sum of squares of each chunk of flat x, "
-        "in fixed order, in double, rounded once"),
+        "in fixed order, in double, rounded once",
+        &kWholeSharding),
     row(OpKind::kTreeSum, "tree_sum", {1, 1, 1}, {}, tree_sum_shape, tree_sum_gradient,
         per_input_flops<1>, {},
         "x[n] -> []: pairwise neighbours, level by level, an odd one carried up; adds in the dtype "
-        "of x"),
+        "of x",
+        &kTreeSumSharding),
 
     row(OpKind::kMatmul, "matmul", {2, 2, 1}, kTrans, matmul_shape, matmul_gradient, matmul_flops,
         {},
         "a[.., M, K] (trans_a: [.., K, M]), b[.., K, N] (trans_b: [.., N, K]) -> [.., M, N]; "
-        "leading dims equal; 16-bit floats accumulate in f32"),
+        "leading dims equal; 16-bit floats accumulate in f32",
+        &kMatmulSharding),
 
     row(OpKind::kSoftmax, "softmax", {1, 1, 1}, {}, softmax_shape, softmax_gradient,
-        per_result_flops<5>, {}, "x[.., D] -> softmax over the last dim, f32 inside"),
+        per_result_flops<5>, {}, "x[.., D] -> softmax over the last dim, f32 inside",
+        &kSoftmaxSharding),
     row(OpKind::kSoftmaxGrad, "softmax_grad", {2, 2, 1}, {}, softmax_grad_shape, nullptr,
-        per_result_flops<4>, {}, "y, dy -> y * (dy - sum(y * dy)) over the last dim"),
+        per_result_flops<4>, {}, "y, dy -> y * (dy - sum(y * dy)) over the last dim",
+        &kSavedGradSharding),
     pointwise(row(OpKind::kSiluGrad, "silu_grad", {2, 2, 1}, {}, same_pair_shape, nullptr,
                   per_result_flops<6>, kMayEither,
-                  "x, dy -> dy * sigmoid(x) * (1 + x * (1 - sigmoid(x)))")),
+                  "x, dy -> dy * sigmoid(x) * (1 + x * (1 - sigmoid(x)))", &kSavedGradSharding)),
     row(OpKind::kCausalMask, "causal_mask", {1, 1, 1}, kFill, causal_mask_shape,
         causal_mask_gradient, nullptr, kMay,
-        "x[.., T, S] {fill} -> element (t, s) where s <= t + (S - T), else fill"),
+        "x[.., T, S] {fill} -> element (t, s) where s <= t + (S - T), else fill",
+        &kCausalMaskSharding),
     row(OpKind::kRmsNorm, "rms_norm", {2, 2, 2}, kEps, rms_norm_shape, rms_norm_gradient,
         per_input_flops<4>, {},
         "x[.., D], w[D] {eps} -> x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps): stat[..]; no "
-        "gradient through rstd"),
+        "gradient through rstd",
+        &kRmsNormSharding),
     row(OpKind::kRmsNormGrad, "rms_norm_grad", {4, 4, 2}, {}, rms_norm_grad_shape, nullptr,
         per_input_flops<8>, {},
-        "dy, x[.., D], w[D], rstd[..] -> dx, dw[D]; dw is summed over rows in fixed blocks"),
+        "dy, x[.., D], w[D], rstd[..] -> dx, dw[D]; dw is summed over rows in fixed blocks",
+        &kRmsNormGradSharding),
     row(OpKind::kRopeTable, "rope_table", {0, 0, 2}, kRope, rope_table_shape, nullptr, nullptr, {},
         "{..} -> cos, sin [seq_len, head_dim/2] of position * theta^(-2i/head_dim), scaled (none, "
-        "linear, llama3); angles in double"),
+        "linear, llama3); angles in double",
+        &kWholeSharding),
     row(OpKind::kRotate, "rotate", {3, 3, 1}, kInverse, rotate_shape, rotate_gradient,
         per_result_flops<3>, {},
         "x[B, T, H, K], cos[T, K/2], sin[T, K/2] {inverse} -> halves (x1 cos - x2 sin, x2 cos + x1 "
-        "sin); inverse: -sin"),
+        "sin); inverse: -sin",
+        &kRotateSharding),
     row(OpKind::kGather, "gather", {2, 2, 1}, {}, gather_shape, gather_gradient, nullptr, {},
-        "table[V, D], ids i32[..] -> [.., D]; an id outside [0, V) is an error of the run"),
+        "table[V, D], ids i32[..] -> [.., D]; an id outside [0, V) is an error of the run",
+        &kGatherSharding),
     row(OpKind::kScatterAdd, "scatter_add", {2, 2, 1}, kRows, scatter_add_shape,
         scatter_add_gradient, per_operand1_flops, {},
         "ids i32[..], dy[.., D] {rows} -> [rows, D]: rows of dy added up by id, in order of "
-        "position"),
+        "position",
+        &kScatterAddSharding),
     row(OpKind::kCrossEntropy, "cross_entropy", {2, 2, 2}, {}, cross_entropy_shape,
         cross_entropy_gradient, per_input_flops<4>, {},
         "logits[N, V], targets i32[N] -> sum over rows with target >= 0 of (lse - logit[target]): "
-        "stat[], lse: stat[N]"),
+        "stat[], lse: stat[N]",
+        &kCrossEntropySharding),
     row(OpKind::kCrossEntropyGrad, "cross_entropy_grad", {4, 4, 1}, {}, cross_entropy_grad_shape,
         nullptr, per_result_flops<4>, {},
         "logits, targets, lse, dloss[] -> (softmax - onehot) * dloss, rows of zeros where target < "
-        "0"),
+        "0",
+        &kCrossEntropyGradSharding),
 
     pointwise(row(OpKind::kAccumulate, "accumulate", {2, 2, 1}, {}, accumulate_shape, nullptr,
                   nullptr, kMust,
-                  "acc f32 or f64, x of any float dtype -> acc + x in place; no gradient")),
+                  "acc f32 or f64, x of any float dtype -> acc + x in place; no gradient",
+                  &kAccumulateSharding)),
     row(OpKind::kPhiloxUniform, "philox_uniform", {1, 1, 1}, kRandom, philox_uniform_shape, nullptr,
         nullptr, {},
         "key i64[2] = {seed, stream} {shape, dtype} -> element i is PhiloxStream{seed, "
-        "stream}.uniform(i)"),
+        "stream}.uniform(i)",
+        &kWholeSharding),
 
     fused(row(OpKind::kMatmulAccumulate, "matmul_accumulate", {3, 3, 1}, kTrans,
               matmul_accumulate_shape, nullptr, matmul_accumulate_flops, kMust,
@@ -261,6 +289,39 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
             reduce_scatter_shape, nullptr, nullptr, {},
             "x of n elements.. {group, members, pieces} -> [piece]: flat x summed over the "
             "group, elements [i * piece, (i + 1) * piece) at member i, zeros beyond n")),
+
+    row(OpKind::kGatherShard, "gather_shard", {3, 3, 1}, kRows, gather_shard_shape, nullptr,
+        nullptr, {},
+        "table[v, D] = rows [index * v, (index + 1) * v) of `rows`, ids i32[..], index i32[] "
+        "{rows} "
+        "-> [.., D]: the row of each id, zeros where another rank has it; an id outside [0, rows) "
+        "is an error of the run"),
+    row(OpKind::kScatterAddShard, "scatter_add_shard", {3, 3, 1}, kShardRows,
+        scatter_add_shard_shape, nullptr, per_operand1_flops, {},
+        "ids i32[..], dy[.., D], index i32[] {rows, shard_rows} -> rows [index * shard_rows, "
+        "(index "
+        "+ 1) * shard_rows) of scatter_add, zeros beyond `rows`"),
+    row(OpKind::kCrossEntropyMax, "cross_entropy_max", {2, 2, 1}, kVocab, cross_entropy_max_shape,
+        nullptr, per_input_flops<1>, {},
+        "logits[N, v] = columns from index * v of `vocab`, index i32[] {vocab} -> stat[N]: maximum "
+        "over columns below `vocab`, -inf where there is none"),
+    row(OpKind::kCrossEntropyShard, "cross_entropy_shard", {4, 4, 2}, kVocab,
+        cross_entropy_shard_shape, nullptr, per_input_flops<4>, {},
+        "logits[N, v] as cross_entropy_max, targets i32[N], max stat[N], index i32[] {vocab} -> "
+        "stat[N]: sum of exp(logit - max) over columns below `vocab`, stat[N]: the target's logit "
+        "where it is in these columns, else 0"),
+    row(OpKind::kCrossEntropyCombine, "cross_entropy_combine", {4, 4, 2}, {},
+        cross_entropy_combine_shape, nullptr, per_input_flops<4>, {},
+        "targets i32[N], max, sum, logit stat[N] of the whole vocabulary -> results of "
+        "cross_entropy: lse = max + ln sum"),
+    row(OpKind::kCrossEntropyShardGrad, "cross_entropy_shard_grad", {5, 5, 1}, kVocab,
+        cross_entropy_shard_grad_shape, nullptr, per_result_flops<4>, {},
+        "logits[N, v] as cross_entropy_max, targets, lse, dloss[], index i32[] {vocab} -> these "
+        "columns of cross_entropy_grad, zeros from `vocab` on"),
+    row(OpKind::kSliceShard, "slice_shard", {2, 2, 1}, kSliceShard, slice_shard_shape, nullptr,
+        nullptr, {},
+        "x, index i32[] {axis, members} -> [index * n, (index + 1) * n) of `axis`, n = ceil(extent "
+        "/ members), zeros beyond x"),
 };
 
 constexpr bool in_order() {

@@ -43,6 +43,14 @@ Types all_reduce_shape(Operands operands, const Attrs& attrs);
 Types all_gather_shape(Operands operands, const Attrs& attrs);
 Types reduce_scatter_shape(Operands operands, const Attrs& attrs);
 
+Types gather_shard_shape(Operands operands, const Attrs& attrs);
+Types scatter_add_shard_shape(Operands operands, const Attrs& attrs);
+Types cross_entropy_max_shape(Operands operands, const Attrs& attrs);
+Types cross_entropy_shard_shape(Operands operands, const Attrs& attrs);
+Types cross_entropy_combine_shape(Operands operands, const Attrs& attrs);
+Types cross_entropy_shard_grad_shape(Operands operands, const Attrs& attrs);
+Types slice_shard_shape(Operands operands, const Attrs& attrs);
+
 Types softmax_shape(Operands operands, const Attrs& attrs);
 Types softmax_grad_shape(Operands operands, const Attrs& attrs);
 /// Two floats of one type.

@@ -23,6 +23,7 @@ struct ShardingStrategy {
 
 /// What a rule sees: whole types.
 struct ShardingContext {
+  OpKind kind;
   std::span<const TensorType> operands;
   std::span<const TensorType> results;
   const Attrs& attrs;
@@ -43,24 +44,22 @@ std::vector<ShardingStrategy> sharding_strategies(OpKind kind, const ShardingCon
 
 namespace rules {
 
-extern const ShardingRule kBinarySharding;     ///< pointwise, two operands
-extern const ShardingRule kLinearSharding;     ///< pointwise, one operand, f(a + b) = f(a) + f(b)
-extern const ShardingRule kPointwiseSharding;  ///< pointwise, operands of one shape, f(0) = 0
-extern const ShardingRule kUnarySharding;      ///< pointwise, one operand, f(0) is not 0
-extern const ShardingRule kPointwiseGradSharding;  ///< x, dy: linear in dy
+extern const ShardingRule kBinarySharding;  ///< pointwise, two operands
+extern const ShardingRule kUnarySharding;   ///< pointwise, one operand
+/// Saved value, gradient: linear in the gradient; rows along the last dim stay whole.
+extern const ShardingRule kSavedGradSharding;
 extern const ShardingRule kReshapeSharding;
 extern const ShardingRule kTransposeSharding;
-extern const ShardingRule kAlongAxisSharding;  ///< slice, pad, concat: any other dim
+extern const ShardingRule kAlongAxisSharding;  ///< slice, pad, concat: any dim but the axis
 extern const ShardingRule kBroadcastSharding;
-extern const ShardingRule kSourceSharding;  ///< no operands: rope_table, philox_uniform
 extern const ShardingRule kConstantSharding;
 extern const ShardingRule kReduceSumSharding;
 extern const ShardingRule kReduceMaxSharding;
-extern const ShardingRule kWholeSharding;  ///< replicated only: sum_squares
 extern const ShardingRule kTreeSumSharding;
+extern const ShardingRule kWholeSharding;  ///< replicated only
+extern const ShardingRule kAccumulateSharding;
 extern const ShardingRule kMatmulSharding;
 extern const ShardingRule kSoftmaxSharding;
-extern const ShardingRule kSoftmaxGradSharding;
 extern const ShardingRule kCausalMaskSharding;
 extern const ShardingRule kRmsNormSharding;
 extern const ShardingRule kRmsNormGradSharding;
@@ -69,7 +68,6 @@ extern const ShardingRule kGatherSharding;
 extern const ShardingRule kScatterAddSharding;
 extern const ShardingRule kCrossEntropySharding;
 extern const ShardingRule kCrossEntropyGradSharding;
-extern const ShardingRule kAccumulateSharding;
 
 }  // namespace rules
 }  // namespace sgactor::graph

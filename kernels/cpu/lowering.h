@@ -91,6 +91,13 @@ Status lower_cross_entropy(Lowering& low, const graph::Op& op);
 Status lower_cross_entropy_grad(Lowering& low, const graph::Op& op);
 Status lower_flash_attention(Lowering& low, const graph::Op& op);
 Status lower_flash_attention_grad(Lowering& low, const graph::Op& op);
+Status lower_gather_shard(Lowering& low, const graph::Op& op);
+Status lower_scatter_add_shard(Lowering& low, const graph::Op& op);
+Status lower_cross_entropy_max(Lowering& low, const graph::Op& op);
+Status lower_cross_entropy_shard(Lowering& low, const graph::Op& op);
+Status lower_cross_entropy_combine(Lowering& low, const graph::Op& op);
+Status lower_cross_entropy_shard_grad(Lowering& low, const graph::Op& op);
+Status lower_slice_shard(Lowering& low, const graph::Op& op);
 Status lower_accumulate(Lowering& low, const graph::Op& op);
 Status lower_adamw(Lowering& low, const graph::Op& op);
 

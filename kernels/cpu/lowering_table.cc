@@ -68,6 +68,13 @@ constexpr Row kRows[] = {
     {OpKind::kAddRmsNorm, lower_rms_norm},
     {OpKind::kAddRmsNormGrad, lower_rms_norm_grad},
     {OpKind::kAdamw, lower_adamw},
+    {OpKind::kGatherShard, lower_gather_shard},
+    {OpKind::kScatterAddShard, lower_scatter_add_shard},
+    {OpKind::kCrossEntropyMax, lower_cross_entropy_max},
+    {OpKind::kCrossEntropyShard, lower_cross_entropy_shard},
+    {OpKind::kCrossEntropyCombine, lower_cross_entropy_combine},
+    {OpKind::kCrossEntropyShardGrad, lower_cross_entropy_shard_grad},
+    {OpKind::kSliceShard, lower_slice_shard},
 };
 
 constexpr std::array<LowerFn, graph::kNumOpKinds> by_kind() {

@@ -29,6 +29,8 @@ bool moves_only(OpKind kind) {
     case OpKind::kBroadcast:
     case OpKind::kConstant:
     case OpKind::kGather:
+    case OpKind::kGatherShard:
+    case OpKind::kSliceShard:
       return true;
     default:
       return false;

@@ -75,6 +75,13 @@ constexpr std::array<Row, graph::kNumOpKinds> kTable = {{
     {OpKind::kAllReduce, nullptr},  // channels do these
     {OpKind::kAllGather, nullptr},
     {OpKind::kReduceScatter, nullptr},
+    {OpKind::kGatherShard, gather_shard},
+    {OpKind::kScatterAddShard, scatter_add_shard},
+    {OpKind::kCrossEntropyMax, cross_entropy_max},
+    {OpKind::kCrossEntropyShard, cross_entropy_shard},
+    {OpKind::kCrossEntropyCombine, cross_entropy_combine},
+    {OpKind::kCrossEntropyShardGrad, cross_entropy_shard_grad},
+    {OpKind::kSliceShard, slice_shard},
 }};
 
 constexpr bool table_is_in_order() {

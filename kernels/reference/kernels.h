@@ -102,6 +102,15 @@ Status scatter_add(const OpCall& call);
 Status cross_entropy(const OpCall& call);
 Status cross_entropy_grad(const OpCall& call);
 
+// shard.cc
+Status gather_shard(const OpCall& call);
+Status scatter_add_shard(const OpCall& call);
+Status cross_entropy_max(const OpCall& call);
+Status cross_entropy_shard(const OpCall& call);
+Status cross_entropy_combine(const OpCall& call);
+Status cross_entropy_shard_grad(const OpCall& call);
+Status slice_shard(const OpCall& call);
+
 // attention.cc
 Status flash_attention(const OpCall& call);
 Status flash_attention_grad(const OpCall& call);

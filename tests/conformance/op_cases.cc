@@ -334,6 +334,73 @@ void adamw(CaseMaker& m, OpKind kind) {
        attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}));
 }
 
+/// A rank's part of `rows` rows or columns over some ranks; the rank holds at least one.
+struct ShardDraw {
+  int64_t part = 0, whole = 0, index = 0;
+};
+ShardDraw draw_shard(CaseMaker& m) {
+  ShardDraw s;
+  s.part = m.dim();
+  s.index = m.integer(0, 3);
+  s.whole = (s.index * s.part) + m.integer(1, 2 * s.part);
+  return s;
+}
+ValueId shard_index(CaseMaker& m, const ShardDraw& s) {
+  return m.integers(DType::kI32, {}, s.index, s.index);
+}
+void gather_shard(CaseMaker& m, OpKind kind) {
+  const ShardDraw s = draw_shard(m);
+  const ValueId table = m.values({s.part, m.dim()});
+  const ValueId ids = m.integers(DType::kI32, m.dims(0, 2), 0, s.whole - 1);
+  m.op(kind, {table, ids, shard_index(m, s)}, attrs({{"rows", s.whole}}));
+}
+void scatter_add_shard(CaseMaker& m, OpKind kind) {
+  const ShardDraw s = draw_shard(m);
+  Dims shape = m.dims(1, 2);
+  const ValueId ids = m.integers(DType::kI32, shape, 0, s.whole - 1);
+  shape.push_back(m.integer(1, 4));
+  const ValueId dy = m.values(shape);
+  m.op(kind, {ids, dy, shard_index(m, s)}, attrs({{"rows", s.whole}, {"shard_rows", s.part}}));
+}
+void cross_entropy_max(CaseMaker& m, OpKind kind) {
+  const ShardDraw s = draw_shard(m);
+  const ValueId logits = m.values({m.dim(), s.part});
+  m.op(kind, {logits, shard_index(m, s)}, attrs({{"vocab", s.whole}}));
+}
+void cross_entropy_shard(CaseMaker& m, OpKind kind) {
+  const ShardDraw s = draw_shard(m);
+  const int64_t rows = m.dim();
+  const ValueId logits = m.values({rows, s.part});
+  const ValueId targets = m.integers(DType::kI32, {rows}, -1, s.whole - 1);
+  const ValueId largest = m.values(m.stat(), {rows}, Domain::kPositive);
+  m.op(kind, {logits, targets, largest, shard_index(m, s)}, attrs({{"vocab", s.whole}}));
+}
+void cross_entropy_combine(CaseMaker& m, OpKind kind) {
+  const Dims rows = {m.dim()};
+  const ValueId targets = m.integers(DType::kI32, rows, -1, 5);
+  const ValueId largest = m.values(m.stat(), rows, Domain::kAny);
+  const ValueId sum = m.values(m.stat(), rows, Domain::kPositive);
+  const ValueId logit = m.values(m.stat(), rows, Domain::kAny);
+  m.op(kind, {targets, largest, sum, logit});
+}
+void cross_entropy_shard_grad(CaseMaker& m, OpKind kind) {
+  const ShardDraw s = draw_shard(m);
+  const int64_t rows = m.dim();
+  const ValueId logits = m.values({rows, s.part});
+  const ValueId targets = m.integers(DType::kI32, {rows}, -1, s.whole - 1);
+  const ValueId lse = m.values(m.stat(), {rows}, Domain::kPositive);
+  const ValueId dloss = m.scalar(m.stat(), m.real(0.1, 1));
+  m.op(kind, {logits, targets, lse, dloss, shard_index(m, s)}, attrs({{"vocab", s.whole}}));
+}
+void slice_shard(CaseMaker& m, OpKind kind) {
+  const Dims shape = m.dims(1, 3);
+  const int64_t axis = m.integer(0, static_cast<int64_t>(shape.size()) - 1);
+  const int64_t members = m.integer(1, 4);
+  const ValueId x = m.values(shape);
+  const ValueId index = m.integers(DType::kI32, {}, 0, members - 1);
+  m.op(kind, {x, index}, attrs({{"axis", axis}, {"members", members}}));
+}
+
 constexpr std::array<CaseRow, graph::kNumOpKinds> kCases = {{
     {OpKind::kAdd, binary_any},
     {OpKind::kSub, binary_any},
@@ -392,6 +459,13 @@ constexpr std::array<CaseRow, graph::kNumOpKinds> kCases = {{
     {OpKind::kAllReduce, nullptr},  // no backend has ops that communicate
     {OpKind::kAllGather, nullptr},
     {OpKind::kReduceScatter, nullptr},
+    {OpKind::kGatherShard, gather_shard},
+    {OpKind::kScatterAddShard, scatter_add_shard},
+    {OpKind::kCrossEntropyMax, cross_entropy_max},
+    {OpKind::kCrossEntropyShard, cross_entropy_shard},
+    {OpKind::kCrossEntropyCombine, cross_entropy_combine},
+    {OpKind::kCrossEntropyShardGrad, cross_entropy_shard_grad},
+    {OpKind::kSliceShard, slice_shard},
 }};
 
 constexpr bool communicates(OpKind kind) {
