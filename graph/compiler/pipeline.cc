@@ -3,15 +3,20 @@
 #include "graph/base/units.h"
 #include "graph/ir/serial.h"
 #include "graph/ir/verify.h"
+#include "graph/passes/apply_sharding.h"
+#include "graph/passes/data_parallel.h"
 #include "graph/passes/differentiate.h"
 #include "graph/passes/infer_precision.h"
 #include "graph/passes/partition_subgraphs.h"
 #include "graph/passes/plan_memory.h"
+#include "graph/passes/schedule_collectives.h"
+#include "graph/passes/split_stages.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <span>
 
 namespace sgactor::graph {
@@ -22,11 +27,13 @@ struct Work {
   const LlamaConfig& model;
   const CompileOptions& options;
   ForwardOptions forward;
-  Graph training;  ///< or the forward graph alone
-  Graph update;
+  Graph training = {};  ///< or the forward graph alone
+  Graph update = {};
+  std::vector<ParameterSharding> tp = {};  ///< of parameters, where tp cuts
+  DataParallel dp = {};
   bool has_plan = false;
-  Compiled result;
-  std::string note;
+  Compiled result = {};
+  std::string note = {};
   std::vector<std::string> details = {};
 
   [[nodiscard]] int32_t num_ops() const {
@@ -59,20 +66,76 @@ Status run_accumulate(Work& w) {
   return {};
 }
 
-Status run_build_update(Work& w) {
-  SGA_ASSIGN(const std::vector<UpdateParameter> parameters,
-             collect_update_parameters(w.training, llama_parameters(w.model)));
-  SGA_ASSIGN(w.update, build_update(parameters, w.options.optimizer));
-  w.note = fmt::format("norm, clipping, schedule and AdamW of {} tensors", parameters.size());
+/// The model's parameters as one rank of tp holds them.
+std::vector<ParameterSpec> local_parameters(const Work& w) {
+  std::vector<ParameterSpec> specs = llama_parameters(w.model);
+  for (ParameterSpec& spec : specs) {
+    for (const ParameterSharding& cut : w.tp) {
+      if (cut.name == spec.name) spec.type = cut.local;
+    }
+  }
+  return specs;
+}
+
+Status run_apply_sharding(Work& w) {
+  if (w.options.mesh.tp == 1) {
+    w.note = "tp 1: nothing to cut";
+    return {};
+  }
+  ShardingOptions options;
+  options.members = w.options.mesh.tp;
+  options.rules = llama_parameter_rules(w.model.num_attention_heads, w.model.num_key_value_heads);
+  SGA_ASSIGN(const ShardingDecisions decisions, apply_sharding(w.training, options));
+  w.details = explain_sharding(w.training, decisions);
+  SGA_ASSIGN(ShardedTraining sharded, shard_training(w.training, options));
+  w.training = std::move(sharded.graph);
+  w.tp = std::move(sharded.parameters);
+  const auto cut = std::count_if(w.tp.begin(), w.tp.end(),
+                                 [](const ParameterSharding& p) { return p.tp_dim >= 0; });
+  w.note = fmt::format("{} of {} parameters cut over tp {}", cut, w.tp.size(), options.members);
   return {};
 }
 
-/// The schema is that of the graphs before any rewrite, so that it does not depend on options of
-/// the compiler.
+Status run_insert_collectives(Work& w) {
+  int64_t elements = 0;
+  for (const ParameterSpec& spec : local_parameters(w)) elements += spec.type.num_elements();
+  const int64_t chunk = w.options.optimizer.norm_chunk;
+  w.dp = {w.options.mesh.dp, w.options.zero_stage, chunk > 0 ? chunk : norm_chunk_of(elements),
+          w.options.num_micro_batches};
+  SGA_ASSIGN(w.training, apply_data_parallel(w.training, w.dp));
+  w.note = w.dp.degree == 1
+               ? "dp 1: nothing to sum"
+               : fmt::format(
+                     "dp {}, ZeRO {}, gradients {}", w.dp.degree, w.dp.zero_stage,
+                     w.dp.shards_gradients() ? "reduced as they are made" : "reduced once a step");
+  return {};
+}
+
+Status run_build_update(Work& w) {
+  SGA_ASSIGN(std::vector<UpdateParameter> parameters,
+             collect_update_parameters(w.training, local_parameters(w), w.dp));
+  for (UpdateParameter& p : parameters) {
+    for (const ParameterSharding& cut : w.tp) {
+      if (cut.name == p.spec.name) p.tp_sharded = cut.tp_dim >= 0;
+    }
+  }
+  SGA_ASSIGN(w.update, build_update(parameters, w.options.optimizer, w.dp));
+  w.note = fmt::format("norm, clipping, schedule and AdamW of {} tensors", parameters.size());
+  w.result.plan.ops_before = w.num_ops();
+  return {};
+}
+
+/// The schema is that of the graph before any rewrite, so that it depends on neither mesh nor
+/// options of the compiler.
 Status run_note_schema(Work& w) {
-  w.result.plan.schema_hash = schema_hash(w.training);
   w.result.plan.ops_before = w.num_ops();
   w.note = "the training graph's identity, before any rewrite";
+  if (w.training.find_output(Role::kLoss, "") == kNoValue && w.training.outputs().size() < 2) {
+    w.result.plan.schema_hash = schema_hash(w.training);
+    return {};
+  }
+  SGA_ASSIGN(const Graph whole, accumulate_microbatches(w.training));
+  w.result.plan.schema_hash = schema_hash(whole);
   return {};
 }
 
@@ -137,6 +200,51 @@ Status run_partition_forward(Work& w) {
   return {};
 }
 
+/// What checkpoints call the tensors that this plan holds parts of.
+void note_slices(Work& w) {
+  std::map<std::string, StateSlice> slices;
+  for (const ParameterSpec& spec : llama_parameters(w.model)) {
+    StateSlice slice;
+    slice.full = spec.type.shape;
+    TensorType local = spec.type;
+    for (const ParameterSharding& cut : w.tp) {
+      if (cut.name != spec.name) continue;
+      slice.tp_dim = cut.tp_dim;
+      local = cut.local;
+    }
+    if (w.dp.shards_state()) slice.dp_piece = w.dp.piece(local.num_elements());
+    if (!slice.sharded()) continue;
+    for (const char* prefix : {"", "m/", "v/"}) slices[prefix + spec.name] = slice;
+  }
+  for (RankProgram& program : w.result.plan.programs) {
+    for (Buffer& b : program.buffers) {
+      if (b.kind != BufferKind::kParameter && b.kind != BufferKind::kMoment) continue;
+      if (const auto found = slices.find(b.name); found != slices.end()) b.slice = found->second;
+    }
+  }
+}
+
+Status run_split_stages(Work& w) {
+  const MeshShape& mesh = w.options.mesh;
+  SGA_TRY(split_stages(w.result.plan, {mesh.pp, w.options.chunks_per_stage, w.options.pipeline}));
+  place_ranks(w.result.plan, mesh);
+  note_slices(w);
+  w.result.plan.zero_stage = w.dp.shards_state() ? w.dp.zero_stage : 0;
+  w.note = fmt::format("{} program{} for {} logical ranks", w.result.plan.programs.size(),
+                       w.result.plan.programs.size() == 1 ? "" : "s", mesh.num_ranks());
+  return {};
+}
+
+Status run_schedule_collectives(Work& w) {
+  SGA_TRY(schedule_collectives(w.result.plan, w.options.schedule));
+  size_t num_lanes = 0;
+  for (const RankProgram& p : w.result.plan.programs) num_lanes += p.lanes.size() - 1;
+  w.note = num_lanes == 0 ? "nothing communicates"
+                          : fmt::format("{} lanes of communication, gathers {} launches ahead",
+                                        num_lanes, w.options.schedule.prefetch);
+  return {};
+}
+
 Status run_plan_memory(Work& w) {
   SGA_TRY(plan_memory(w.result.plan));
   const MemoryStats& m = w.result.plan.memory;
@@ -148,22 +256,30 @@ Status run_plan_memory(Work& w) {
 
 // The lists. Order matters; each line says why it stands where it does.
 constexpr Pass kTrainingPasses[] = {
-    {"build_model", run_build_model},             // primitive ops only, one micro-batch
-    {"differentiate", run_differentiate},         // needs primitives: fused ops have no gradient
-    {"accumulate_microbatches", run_accumulate},  // needs the gradients
-    {"build_update", run_build_update},           // needs to know the accumulators
-    {"note_schema", run_note_schema},             // before the first rewrite
-    {"fuse_ops", run_fuse_ops, true},             // before the cut: patterns lie within segments
-    {"infer_precision", run_infer_precision},     // after fusion: patterns hold no casts
-    {"partition_subgraphs", run_partition},       // the last pass that sees whole graphs
-    {"plan_memory", run_plan_memory},             // needs the final order
+    {"build_model", run_build_model},                // primitive ops only, one micro-batch
+    {"differentiate", run_differentiate},            // needs primitives: fused ops have no gradient
+    {"note_schema", run_note_schema},                // before the first rewrite
+    {"apply_sharding", run_apply_sharding},          // one graph for every rank of tp
+    {"insert_collectives", run_insert_collectives},  // of dp, on what a rank of tp holds
+    {"accumulate_microbatches", run_accumulate},     // sums of what is not reduced at once
+    {"build_update", run_build_update},              // needs to know the accumulators
+    {"fuse_ops", run_fuse_ops, true},                // before the cut: patterns lie within segments
+    {"infer_precision", run_infer_precision},        // after fusion: patterns hold no casts
+    {"partition_subgraphs", run_partition},          // the last pass that sees whole graphs
+    {"split_stages", run_split_stages},              // needs the cut's costs
+    {"schedule_collectives", run_schedule_collectives},  // needs the order of what computes
+    {"plan_memory", run_plan_memory},                    // needs the final order
 };
 constexpr Pass kForwardPasses[] = {
     {"build_model", run_build_model},
     {"note_schema", run_note_schema},
+    {"apply_sharding", run_apply_sharding},
+    {"insert_collectives", run_insert_collectives},
     {"fuse_ops", run_fuse_ops, true},
     {"infer_precision", run_infer_precision},
     {"partition_subgraphs", run_partition_forward},
+    {"split_stages", run_split_stages},
+    {"schedule_collectives", run_schedule_collectives},
     {"plan_memory", run_plan_memory},
 };
 
@@ -229,12 +345,12 @@ Result<Compiled> run_passes(std::span<const Pass> passes, Work work) {
 
 Result<Compiled> compile_training(const LlamaConfig& model, const CompileOptions& options) {
   const ForwardOptions forward{options.micro_batch_size, options.seq_len, true};
-  return run_passes(kTrainingPasses, {model, options, forward, {}, {}, false, {}, {}});
+  return run_passes(kTrainingPasses, {model, options, forward});
 }
 
 Result<Compiled> compile_forward(const LlamaConfig& model, const ForwardOptions& forward,
                                  const CompileOptions& options) {
-  return run_passes(kForwardPasses, {model, options, forward, {}, {}, false, {}, {}});
+  return run_passes(kForwardPasses, {model, options, forward});
 }
 
 }  // namespace sgactor::graph

@@ -2,6 +2,7 @@
 #include "graph/models/llama.h"
 #include "graph/passes/build_update.h"
 #include "graph/passes/fuse_ops.h"
+#include "graph/passes/schedule_collectives.h"
 #include "graph/plan/plan.h"
 
 #include <functional>
@@ -16,6 +17,11 @@ struct CompileOptions {
   int64_t seq_len = 128;
   OptimizerOptions optimizer;
   StorageModel storage = StorageModel::kNative;
+  MeshShape mesh;          ///< of logical ranks: dp is the number of logical data-parallel ranks
+  int32_t zero_stage = 0;  ///< 0 to 3 (data_parallel.h)
+  PipelineSchedule pipeline = PipelineSchedule::k1F1B;
+  int32_t chunks_per_stage = 1;  ///< kInterleaved: pieces of the model a pipeline stage holds
+  ScheduleOptions schedule;
   bool fuse = true;
   DType precision = DType::kF32;             ///< of infer_precision: kF32 or kBF16
   std::vector<std::string> disabled_passes;  ///< names of optional passes: fuse_ops
@@ -40,8 +46,8 @@ struct Compiled {
 /// Model and options to a verified plan, by one visible list of passes (pipeline.cc), each timed
 /// and verified after. Pure: no device, no thread, no file. Deterministic. Errors name the pass.
 Result<Compiled> compile_training(const LlamaConfig& model, const CompileOptions& options);
-/// Forward only, one batch: output kLogits, or kLoss with `loss`. Of `options` only storage, fuse,
-/// precision, disabled_passes and dump count.
+/// Forward only, one batch: output kLogits, or kLoss with `loss`. Of `options` only storage, mesh,
+/// zero_stage, pipeline, schedule, fuse, precision, disabled_passes and dump count.
 Result<Compiled> compile_forward(const LlamaConfig& model, const ForwardOptions& forward,
                                  const CompileOptions& options);
 

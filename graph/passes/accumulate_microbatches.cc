@@ -7,8 +7,13 @@
 namespace sgactor::graph {
 namespace {
 
-bool is_summed(const GraphOutput& output) {
-  return output.role == Role::kAccumulator || output.role == Role::kLoss;
+bool is_summed(const Graph& graph, const GraphOutput& output) {
+  if (output.role == Role::kLoss) return true;
+  if (output.role != Role::kAccumulator) return false;
+  // What a reduce_scatter makes has no rank's own sum behind it: there is one micro-batch, and the
+  // accumulator is the result itself.
+  const OpId producer = graph.value(output.value).producer;
+  return producer == kNoOp || graph.op(producer).kind != OpKind::kReduceScatter;
 }
 std::string accumulator_name(const GraphOutput& output) {
   return output.role == Role::kLoss ? "loss" : output.name;
@@ -38,7 +43,7 @@ Result<Graph> accumulate_microbatches(const Graph& training) {
   std::vector<ValueId> accumulators(outputs.size(), kNoValue);
   std::vector<std::vector<size_t>> ready(training.ops().size());  // by producer: outputs
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!is_summed(outputs[i])) continue;
+    if (!is_summed(training, outputs[i])) continue;
     SGA_TRY(check_output(training, outputs[i]));
     TensorType type = training.type(outputs[i].value);
     if (type.dtype != DType::kF64) type.dtype = DType::kF32;
@@ -55,7 +60,7 @@ Result<Graph> accumulate_microbatches(const Graph& training) {
     }
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (is_summed(outputs[i])) {
+    if (accumulators[i] != kNoValue) {
       builder.output(accumulators[i], Role::kAccumulator, accumulator_name(outputs[i]));
     } else {
       builder.output(copier[outputs[i].value], outputs[i].role, outputs[i].name);

@@ -22,8 +22,9 @@ std::string accumulator_name(const std::string& parameter, int32_t use) {
 
 class UpdateBuilder {
  public:
-  UpdateBuilder(const std::vector<UpdateParameter>& parameters, const OptimizerOptions& options)
-      : parameters_(parameters), options_(options), builder_(graph_) {}
+  UpdateBuilder(const std::vector<UpdateParameter>& parameters, const OptimizerOptions& options,
+                const DataParallel& dp)
+      : parameters_(parameters), options_(options), dp_(dp), builder_(graph_) {}
 
   Result<Graph> run();
 
@@ -40,17 +41,36 @@ class UpdateBuilder {
 
   Status check() const;
   void add_inputs();
-  /// Adds uses up; returns the chunked sums of squares of each segment.
-  std::vector<ValueId> reduce_segments();
+  /// A segment's parameters, in order of parameters.
+  struct Segment {
+    int32_t index = 0;
+    std::vector<size_t> parameters;
+  };
+  std::vector<Segment> list_segments();
+  /// Type of p, m and v.
+  [[nodiscard]] TensorType state_type(const UpdateParameter& p) const;
+  [[nodiscard]] int64_t num_chunks(int64_t elements) const {
+    return (elements + chunk_ - 1) / chunk_;
+  }
+  /// Adds uses up, sums over dp.
+  void reduce(const Segment& segment);
+  void sum_over_ranks(const std::vector<size_t>& parameters);
+  /// Chunked sums of squares of a segment's parameters, concatenated.
+  ValueId sum_squares(const Segment& segment, bool tp_sharded);
+  /// Sum of the chunks of the parameters that are or are not cut along tp; kNoValue if none.
+  ValueId total(const std::vector<Segment>& segments, bool tp_sharded);
+  ValueId gather_chunks(ValueId all, const std::vector<Segment>& segments, bool tp_sharded);
   ValueId number(double value) { return builder_.constant(value, {DType::kF64, {}}); }
-  ValueId norm_f64(const std::vector<ValueId>& partials);
+  ValueId norm_f64(const std::vector<Segment>& segments);
   ValueId learning_rate_f64();
   ValueId bias_correction(double beta);
-  Scalars add_scalars(const std::vector<ValueId>& partials);
+  Scalars add_scalars(const std::vector<Segment>& segments);
   void update(const UpdateParameter& parameter, Tensors& t, const Scalars& s);
 
   const std::vector<UpdateParameter>& parameters_;
   const OptimizerOptions& options_;
+  const DataParallel& dp_;
+  int64_t chunk_ = 1;
   Graph graph_;
   Builder builder_;
   std::vector<Tensors> tensors_;  // by parameter
@@ -69,7 +89,7 @@ Status UpdateBuilder::check() const {
   if (!(o.eps > 0) || !std::isfinite(o.eps)) return bad("eps", "a number > 0");
   if (!std::isfinite(o.weight_decay)) return bad("weight_decay", "a finite number");
   if (std::isnan(o.max_grad_norm)) return bad("max_grad_norm", "a number");
-  if (o.norm_chunk < 1) return bad("norm_chunk", "an integer >= 1");
+  if (o.norm_chunk < 0) return bad("norm_chunk", "an integer >= 0");
   if (parameters_.empty()) return invalid_plan("there is no parameter to update");
   std::unordered_set<std::string> names;
   for (const UpdateParameter& p : parameters_) {
@@ -89,56 +109,143 @@ Status UpdateBuilder::check() const {
   return {};
 }
 
+TensorType UpdateBuilder::state_type(const UpdateParameter& p) const {
+  if (!dp_.shards_state()) return p.spec.type;
+  return {p.spec.type.dtype, Shape{dp_.piece(p.spec.type.num_elements())}};
+}
+
 void UpdateBuilder::add_inputs() {
   tensors_.resize(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const ParameterSpec& spec = parameters_[i].spec;
-    tensors_[i].p = builder_.input(spec.type, Role::kParameter, spec.name);
+    tensors_[i].p =
+        builder_.input(state_type(parameters_[i]), Role::kParameter, parameters_[i].spec.name);
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const ParameterSpec& spec = parameters_[i].spec;
-    tensors_[i].m = builder_.input(spec.type, Role::kMoment, "m/" + spec.name);
-    tensors_[i].v = builder_.input(spec.type, Role::kMoment, "v/" + spec.name);
+    const std::string& name = parameters_[i].spec.name;
+    tensors_[i].m = builder_.input(state_type(parameters_[i]), Role::kMoment, "m/" + name);
+    tensors_[i].v = builder_.input(state_type(parameters_[i]), Role::kMoment, "v/" + name);
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const ParameterSpec& spec = parameters_[i].spec;
-    for (int32_t use = 0; use < parameters_[i].num_uses; ++use) {
-      tensors_[i].accumulators.push_back(
-          builder_.input(spec.type, Role::kAccumulator, accumulator_name(spec.name, use)));
+    const UpdateParameter& p = parameters_[i];
+    for (int32_t use = 0; use < p.num_uses; ++use) {
+      tensors_[i].accumulators.push_back(builder_.input(p.reduced ? state_type(p) : p.spec.type,
+                                                        Role::kAccumulator,
+                                                        accumulator_name(p.spec.name, use)));
     }
   }
   step_ = builder_.input({DType::kF64, {}}, Role::kScalar, "step");
 }
 
-std::vector<ValueId> UpdateBuilder::reduce_segments() {
-  std::vector<int32_t> order;                                // segments by first parameter
-  std::unordered_map<int32_t, std::vector<ValueId>> chunks;  // by segment
-  builder_.set_phase(Phase::kReduce);
+std::vector<UpdateBuilder::Segment> UpdateBuilder::list_segments() {
+  std::vector<Segment> segments;  // by first parameter
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    builder_.set_segment(parameters_[i].segment);
-    if (chunks[builder_.segment()].empty()) order.push_back(builder_.segment());
+    const int32_t index = graph_.segment_index(parameters_[i].segment);
+    auto at = std::find_if(segments.begin(), segments.end(),
+                           [&](const Segment& s) { return s.index == index; });
+    if (at == segments.end()) at = segments.insert(segments.end(), {index, {}});
+    at->parameters.push_back(i);
+  }
+  return segments;
+}
+
+void UpdateBuilder::sum_over_ranks(const std::vector<size_t>& parameters) {
+  if (parameters.empty()) return;
+  std::vector<ValueId> gradients;
+  std::vector<int64_t> pieces;
+  for (size_t i : parameters) {
+    gradients.push_back(tensors_[i].g);
+    pieces.push_back(dp_.piece(builder_.type(tensors_[i].g).num_elements()));
+  }
+  Attrs attrs;
+  attrs.set("group", std::string("dp"));
+  if (dp_.shards_state()) {
+    attrs.set("members", int64_t{dp_.degree});
+    attrs.set("pieces", pieces);
+  } else {
+    attrs.set("reduce", std::string("sum"));
+  }
+  const OpKind kind = dp_.shards_state() ? OpKind::kReduceScatter : OpKind::kAllReduce;
+  const std::vector<ValueId> sums = builder_.op(kind, gradients, attrs);
+  for (size_t k = 0; k < parameters.size(); ++k) tensors_[parameters[k]].g = sums[k];
+}
+
+void UpdateBuilder::reduce(const Segment& segment) {
+  builder_.set_segment(segment.index);
+  std::vector<size_t> wanted;
+  for (size_t i : segment.parameters) {
     Tensors& t = tensors_[i];
     t.g = t.accumulators[0];
     for (size_t use = 1; use < t.accumulators.size(); ++use) {
       t.g = builder_.add(t.g, t.accumulators[use]);
     }
-    Attrs attrs;
-    attrs.set("chunk", options_.norm_chunk);
-    chunks[builder_.segment()].push_back(builder_.op1(OpKind::kSumSquares, {t.g}, attrs));
+    if (dp_.degree > 1 && !parameters_[i].reduced) wanted.push_back(i);
   }
-  std::vector<ValueId> partials;
-  for (int32_t segment : order) {
-    builder_.set_segment(segment);
-    std::vector<ValueId>& parts = chunks[segment];
-    partials.push_back(parts.size() == 1 ? parts[0] : builder_.concat(std::move(parts), 0));
-  }
-  return partials;
+  sum_over_ranks(wanted);
 }
 
-ValueId UpdateBuilder::norm_f64(const std::vector<ValueId>& partials) {
-  const ValueId all = partials.size() == 1 ? partials[0] : builder_.concat(partials, 0);
-  const ValueId total = builder_.op1(OpKind::kTreeSum, {all});
-  return builder_.sqrt(builder_.cast(total, DType::kF64));
+ValueId UpdateBuilder::sum_squares(const Segment& segment, bool tp_sharded) {
+  builder_.set_segment(segment.index);
+  std::vector<ValueId> parts;
+  for (size_t i : segment.parameters) {
+    if (parameters_[i].tp_sharded != tp_sharded) continue;
+    Attrs attrs;
+    attrs.set("chunk", chunk_);
+    parts.push_back(builder_.op1(OpKind::kSumSquares, {tensors_[i].g}, attrs));
+  }
+  if (parts.size() < 2) return parts.empty() ? kNoValue : parts[0];
+  return builder_.concat(std::move(parts), 0);
+}
+
+/// From a rank's chunk sums to those of whole parameters, in the order that one rank alone has.
+ValueId UpdateBuilder::gather_chunks(ValueId all, const std::vector<Segment>& segments,
+                                     bool tp_sharded) {
+  const int64_t local = builder_.type(all).num_elements();
+  Attrs attrs;
+  attrs.set("group", std::string("dp"));
+  attrs.set("members", int64_t{dp_.degree});
+  attrs.set("sizes", std::vector<int64_t>{local * dp_.degree});
+  const ValueId flat = builder_.op1(OpKind::kAllGather, {all}, attrs);
+  const ValueId by_rank = builder_.reshape(flat, {dp_.degree, local});
+  std::vector<ValueId> parts;
+  int64_t offset = 0;
+  for (const Segment& segment : segments) {
+    for (size_t i : segment.parameters) {
+      if (parameters_[i].tp_sharded != tp_sharded) continue;
+      const int64_t elements = parameters_[i].spec.type.num_elements();
+      const int64_t here = num_chunks(dp_.piece(elements));
+      const ValueId mine = builder_.slice(by_rank, 1, offset, here);
+      const ValueId chunks = builder_.reshape(mine, {here * dp_.degree});
+      parts.push_back(builder_.slice(chunks, 0, 0, num_chunks(elements)));
+      offset += here;
+    }
+  }
+  return parts.size() == 1 ? parts[0] : builder_.concat(std::move(parts), 0);
+}
+
+ValueId UpdateBuilder::total(const std::vector<Segment>& segments, bool tp_sharded) {
+  std::vector<ValueId> partials;
+  for (const Segment& segment : segments) {
+    const ValueId chunks = sum_squares(segment, tp_sharded);
+    if (chunks != kNoValue) partials.push_back(chunks);
+  }
+  if (partials.empty()) return kNoValue;
+  builder_.set_segment(kNormSegment);
+  ValueId all = partials.size() == 1 ? partials[0] : builder_.concat(partials, 0);
+  if (dp_.shards_state()) all = gather_chunks(all, segments, tp_sharded);
+  ValueId sum = builder_.op1(OpKind::kTreeSum, {all});
+  if (!tp_sharded) return sum;
+  Attrs attrs;
+  attrs.set("group", std::string("tp"));
+  attrs.set("reduce", std::string("sum"));
+  return builder_.op1(OpKind::kAllReduce, {sum}, attrs);
+}
+
+ValueId UpdateBuilder::norm_f64(const std::vector<Segment>& segments) {
+  const ValueId whole = total(segments, false);
+  const ValueId cut = total(segments, true);
+  builder_.set_segment(kNormSegment);
+  const ValueId sum = cut == kNoValue ? whole : whole == kNoValue ? cut : builder_.add(whole, cut);
+  return builder_.sqrt(builder_.cast(sum, DType::kF64));
 }
 
 ValueId UpdateBuilder::learning_rate_f64() {
@@ -171,11 +278,9 @@ ValueId UpdateBuilder::bias_correction(double beta) {
   return builder_.cast(builder_.add_scalar(builder_.neg(power), 1), DType::kF32);
 }
 
-UpdateBuilder::Scalars UpdateBuilder::add_scalars(const std::vector<ValueId>& partials) {
-  builder_.set_phase(Phase::kReduce);
-  builder_.set_segment(kNormSegment);
+UpdateBuilder::Scalars UpdateBuilder::add_scalars(const std::vector<Segment>& segments) {
   Scalars s;
-  const ValueId norm = norm_f64(partials);
+  const ValueId norm = norm_f64(segments);
   builder_.output(builder_.cast(norm, DType::kF32), Role::kMetric, "grad_norm");
   if (options_.max_grad_norm > 0) {
     const ValueId one = number(1);
@@ -228,11 +333,21 @@ void UpdateBuilder::update(const UpdateParameter& parameter, Tensors& t, const S
 
 Result<Graph> UpdateBuilder::run() {
   SGA_TRY(check());
+  int64_t elements = 0;
+  for (const UpdateParameter& p : parameters_) elements += p.spec.type.num_elements();
+  chunk_ = options_.norm_chunk > 0 ? options_.norm_chunk : norm_chunk_of(elements);
+  if (dp_.shards_state() && dp_.chunk != chunk_) {
+    return invalid_argument(
+        fmt::format("shards are cut on {} elements and the norm on {}", dp_.chunk, chunk_));
+  }
   graph_.name = "update";
   // Segments in the order of parameters, as the training graph has them.
   for (const UpdateParameter& p : parameters_) graph_.segment_index(p.segment);
   add_inputs();
-  const Scalars scalars = add_scalars(reduce_segments());
+  const std::vector<Segment> segments = list_segments();
+  builder_.set_phase(Phase::kReduce);
+  for (const Segment& segment : segments) reduce(segment);
+  const Scalars scalars = add_scalars(segments);
   for (size_t i = 0; i < parameters_.size(); ++i) update(parameters_[i], tensors_[i], scalars);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     builder_.output(tensors_[i].p, Role::kParameter, parameters_[i].spec.name);
@@ -254,13 +369,20 @@ std::string_view accumulated_parameter(std::string_view name) {
 
 }  // namespace
 
+int64_t norm_chunk_of(int64_t num_elements) {
+  int64_t chunk = 256;
+  while (chunk < 65536 && chunk << 15 < num_elements) chunk *= 2;
+  return chunk;
+}
+
 Result<Graph> build_update(const std::vector<UpdateParameter>& parameters,
-                           const OptimizerOptions& options) {
-  return UpdateBuilder(parameters, options).run();
+                           const OptimizerOptions& options, const DataParallel& data_parallel) {
+  return UpdateBuilder(parameters, options, data_parallel).run();
 }
 
 Result<std::vector<UpdateParameter>> collect_update_parameters(
-    const Graph& training, const std::vector<ParameterSpec>& specs) {
+    const Graph& training, const std::vector<ParameterSpec>& specs,
+    const DataParallel& data_parallel) {
   std::unordered_map<std::string_view, int32_t> num_uses;
   std::unordered_map<std::string_view, const TensorType*> types;
   for (const GraphOutput& output : training.outputs()) {
@@ -282,7 +404,10 @@ Result<std::vector<UpdateParameter>> collect_update_parameters(
   for (const ParameterSpec& spec : specs) {
     const auto uses = num_uses.find(spec.name);
     if (uses == num_uses.end()) continue;
-    if (types[spec.name]->shape != spec.type.shape) {
+    const Shape& shape = types[spec.name]->shape;
+    const bool reduced = data_parallel.shards_gradients() && uses->second == 1 &&
+                         shape == Shape{data_parallel.piece(spec.type.num_elements())};
+    if (!reduced && shape != spec.type.shape) {
       return invalid_plan(fmt::format("accumulator of \"{}\" is {}, the parameter {}", spec.name,
                                       types[spec.name]->to_string(), spec.type.to_string()));
     }
@@ -290,7 +415,7 @@ Result<std::vector<UpdateParameter>> collect_update_parameters(
     if (user == first_use.end()) {
       return invalid_plan("parameter \"" + spec.name + "\" has a gradient but no use");
     }
-    found.push_back({spec, uses->second, segment_name(training, *user->second)});
+    found.push_back({spec, uses->second, segment_name(training, *user->second), reduced, false});
     num_uses.erase(uses);
   }
   if (!num_uses.empty()) {

@@ -1,6 +1,7 @@
 #pragma once
 #include "graph/ir/graph.h"
 #include "graph/ir/parameter.h"
+#include "graph/passes/data_parallel.h"
 
 #include <string>
 #include <vector>
@@ -24,21 +25,29 @@ struct OptimizerOptions {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double max_grad_norm = 1.0;  ///< <= 0: no clipping
-  int64_t norm_chunk = 65536;  ///< elements a chunk of the gradient norm's fixed sum
+  /// Elements a chunk of the gradient norm's fixed sum; shards are cut on them too. 0: from the
+  /// size of the model (norm_chunk_of).
+  int64_t norm_chunk = 0;
 };
+/// The power of two in [256, 65536] that cuts `num_elements` into at most about 2^15 chunks.
+int64_t norm_chunk_of(int64_t num_elements);
 
 /// A parameter of the update. `num_uses` is the number of its accumulators; `segment` the segment
 /// it is updated in.
 struct UpdateParameter {
-  ParameterSpec spec;
+  ParameterSpec spec;  ///< as one rank of tp holds it, before any cut along dp
   int32_t num_uses = 1;
   std::string segment;
+  bool reduced = false;  ///< its accumulator is the rank's piece of the sum over dp already
+  bool tp_sharded = false;
 };
 /// Parameters of `specs` that `training` has accumulators for ("grad/<p>", "grad/<p>#1" …), in the
 /// order of `specs`; each in the segment of the first op that uses it. Errors: kInvalidPlan: an
-/// accumulator of a parameter that `specs` does not name, or of another shape.
+/// accumulator of a parameter that `specs` does not name, or of another shape than the parameter's
+/// or its piece's.
 Result<std::vector<UpdateParameter>> collect_update_parameters(
-    const Graph& training, const std::vector<ParameterSpec>& specs);
+    const Graph& training, const std::vector<ParameterSpec>& specs,
+    const DataParallel& data_parallel = {});
 
 /// The update graph of a step. Inputs: parameters, moments "m/<p>", "v/<p>", accumulators (as the
 /// training graph outputs them), scalar "step" f64. Outputs: parameters, moments, metrics
@@ -53,9 +62,15 @@ Result<std::vector<UpdateParameter>> collect_update_parameters(
 ///   m' = m * beta1 + gc * (1 - beta1)             add(scale(m), scale(gc))
 ///   v' = v * beta2 + gc^2 * (1 - beta2)           add(scale(v), scale(square(gc)))
 ///   p' = p * (lr * -decay + 1) - (m' * (lr / bias1)) / (sqrt(v') / sqrt(bias2) + eps)
-/// where a parameter that does not decay has decay 0. Errors: kInvalidArgument naming the option;
+/// where a parameter that does not decay has decay 0.
+///
+/// With dp > 1 the sums g go over group "dp", those of a segment in one operation: all_reduce, or
+/// reduce_scatter where optimizer state is sharded; then all of the update works on the rank's flat
+/// pieces, and the chunk sums of all ranks are gathered before the same tree adds them, so that the
+/// norm has the same bits in every stage. With parameters cut along tp, the squares of those are
+/// all_reduced over group "tp". Errors: kInvalidArgument naming the option;
 /// kInvalidPlan: no parameters, two of one name, or one that is not f32.
 Result<Graph> build_update(const std::vector<UpdateParameter>& parameters,
-                           const OptimizerOptions& options);
+                           const OptimizerOptions& options, const DataParallel& data_parallel = {});
 
 }  // namespace sgactor::graph

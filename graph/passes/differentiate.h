@@ -14,7 +14,8 @@ namespace sgactor::graph {
 Result<Graph> differentiate(const Graph& forward);
 
 /// Adds an input kAccumulator of the same name for each gradient output and for the loss ("loss"),
-/// and replaces the output by accumulate(input, gradient). The first micro-batch adds to zero.
+/// and replaces the output by accumulate(input, gradient). The first micro-batch adds to zero. A
+/// gradient that a reduce_scatter makes (data_parallel.h) stays as it is.
 Result<Graph> accumulate_microbatches(const Graph& training);
 
 }  // namespace sgactor::graph

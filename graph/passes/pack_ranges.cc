@@ -11,9 +11,29 @@ namespace {
 struct Placed {
   int64_t begin = 0;
   int64_t end = 0;
-  int32_t first = 0;
-  int32_t last = 0;
+  const LiveRange* range = nullptr;
 };
+
+bool live_together(const LiveRange& a, const LiveRange& b) {
+  if (a.last < b.first || b.last < a.first) return false;
+  if (a.parts.empty() && b.parts.empty()) return true;
+  const std::pair<int32_t, int32_t> whole_a(a.first, a.last);
+  const std::pair<int32_t, int32_t> whole_b(b.first, b.last);
+  const std::span in_a = a.parts.empty() ? std::span(&whole_a, 1) : std::span(a.parts);
+  const std::span in_b = b.parts.empty() ? std::span(&whole_b, 1) : std::span(b.parts);
+  size_t i = 0;
+  size_t k = 0;
+  while (i < in_a.size() && k < in_b.size()) {
+    if (in_a[i].second < in_b[k].first) {
+      ++i;
+    } else if (in_b[k].second < in_a[i].first) {
+      ++k;
+    } else {
+      return true;
+    }
+  }
+  return false;
+}
 
 /// Start of the smallest gap that holds `bytes` between the placed ranges that live when `range`
 /// does; behind them all if none does.
@@ -22,7 +42,7 @@ int64_t best_fit(const std::vector<Placed>& placed, const LiveRange& range, int6
   int64_t best = -1;
   int64_t best_gap = std::numeric_limits<int64_t>::max();
   for (const Placed& p : placed) {  // by begin
-    if (p.last < range.first || range.last < p.first) continue;
+    if (!live_together(*p.range, range)) continue;
     const int64_t gap = p.begin - free_from;
     if (gap >= bytes && gap < best_gap) {
       best = free_from;
@@ -48,7 +68,7 @@ Packing pack_in_order(std::span<const LiveRange> ranges, const std::vector<size_
     packing.total_bytes = std::max(packing.total_bytes, begin + bytes);
     const auto at = std::upper_bound(placed.begin(), placed.end(), begin,
                                      [](int64_t b, const Placed& p) { return b < p.begin; });
-    placed.insert(at, {begin, begin + bytes, range.first, range.last});
+    placed.insert(at, {begin, begin + bytes, &range});
   }
   return packing;
 }
@@ -98,8 +118,12 @@ int64_t live_lower_bound(std::span<const LiveRange> ranges, int64_t align_bytes)
   changes.reserve(2 * ranges.size());
   for (const LiveRange& r : ranges) {
     const int64_t bytes = round_up(r.bytes, align_bytes);
-    changes.push_back({r.first, bytes});
-    changes.push_back({static_cast<int64_t>(r.last) + 1, -bytes});
+    const auto add = [&](int32_t first, int32_t last) {
+      changes.push_back({first, bytes});
+      changes.push_back({static_cast<int64_t>(last) + 1, -bytes});
+    };
+    if (r.parts.empty()) add(r.first, r.last);
+    for (const auto& [first, last] : r.parts) add(first, last);
   }
   // Ends before starts at one position.
   std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {

@@ -2,8 +2,10 @@
 
 #include "graph/ir/op_table.h"
 #include "graph/ir/serial.h"
+#include "graph/passes/cut_communication.h"
 #include "graph/passes/partition_prepare.h"
 #include "graph/passes/rewrite.h"
+#include "graph/passes/schedule_collectives.h"
 #include "graph/plan/verify_program.h"
 
 #include <fmt/format.h>
@@ -48,7 +50,7 @@ class Partitioner {
     plan_.programs.emplace_back();
     plan_.ranks.push_back({});
     program().num_micro_batches = num_micro_batches;
-    program().lanes.push_back({LaneKind::kCompute, {}});
+    program().lanes.push_back({LaneKind::kCompute, "compute", -1, {}});
   }
 
   /// Cuts one graph and appends its launches.
@@ -60,7 +62,11 @@ class Partitioner {
   Result<BufferId> state_buffer(Role role, const std::string& name, const TensorType& type);
   BufferId add_buffer(std::string name, const TensorType& type, BufferKind kind);
   Status add_state_buffers(const Graph& graph);
+  /// A launch without inputs and outputs, named after the piece of `op`.
+  Launch start_launch(const Op& op);
   Status add_piece(const GraphView& view, const InputIndex& names, const std::vector<OpId>& ops);
+  Status add_communication(const Graph& graph, const Op& op);
+  Result<int32_t> group_index(const std::string& name);
   SubgraphId add_subgraph(Graph body, std::vector<int32_t> aliases, const std::string& name);
   Status bind_inputs(const Graph& graph, const std::vector<ValueId>& inputs, Launch& launch);
   Status bind_outputs(const Graph& graph, const std::vector<ValueId>& outputs,
@@ -69,11 +75,12 @@ class Partitioner {
   int32_t segment_index(const std::string& name);
   void order_lane();
   void sort_buffers();
-  void assign_live_ranges();
 
   Plan plan_;
   std::map<std::pair<Role, std::string>, BufferId> state_;
   // Of the graph that is being cut:
+  const Graph* source_ = nullptr;
+  CutGraph cut_;
   std::unordered_map<ValueId, BufferId> activations_;
   std::unordered_map<ValueId, const GraphOutput*> named_;
   std::unordered_map<uint64_t, std::vector<SubgraphId>> by_hash_;
@@ -164,8 +171,12 @@ LaunchInput Partitioner::edge_to(BufferId id, const Launch& launch) {
       if (fires_per_micro_batch(launch.phase)) return {id, kNoLaunch, EdgeKind::kState};
       return {id, writer, EdgeKind::kLastMicroBatch};
     case BufferKind::kMetric:
-    case BufferKind::kActivation:
-      return {id, writer, EdgeKind::kSameMicroBatch};
+    case BufferKind::kActivation: {
+      const bool prepared =
+          writer != kNoLaunch && fires_per_micro_batch(launch.phase) &&
+          program().launches[static_cast<size_t>(writer)].phase == Phase::kPrepare;
+      return {id, writer, prepared ? EdgeKind::kPrepared : EdgeKind::kSameMicroBatch};
+    }
     case BufferKind::kParameter:
     case BufferKind::kMoment:
     case BufferKind::kScalar:
@@ -207,7 +218,7 @@ Status Partitioner::bind_outputs(const Graph& graph, const std::vector<ValueId>&
     BufferId buffer = kNoBuffer;
     if (const auto output = named_.find(v); output != named_.end()) {
       SGA_ASSIGN(buffer, state_buffer(output->second->role, output->second->name, graph.type(v)));
-      if (output->second->role == Role::kAccumulator && aliases[j] < 0 &&
+      if (output->second->role == Role::kAccumulator && (aliases.empty() || aliases[j] < 0) &&
           program().num_micro_batches > 1) {
         return invalid_plan(
             "accumulator \"" + output->second->name +
@@ -230,12 +241,7 @@ Status Partitioner::add_piece(const GraphView& view, const InputIndex& names,
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   Graph body = extract_ops(view, ops, &inputs, &outputs);
-  const Op& first = graph.op(ops[0]);
-  const std::string segment = segment_name(graph, first);
-  Launch launch;
-  launch.name = fmt::format("{}.{}", segment, to_string(first.phase));
-  launch.phase = first.phase;
-  launch.segment = segment_index(segment);
+  Launch launch = start_launch(graph.op(ops[0]));
   SGA_TRY(bind_inputs(graph, inputs, launch));
   std::vector<int32_t> aliases;
   for (const GraphOutput& output : body.outputs()) {
@@ -254,14 +260,63 @@ Status Partitioner::add_piece(const GraphView& view, const InputIndex& names,
   SGA_TRY(bind_outputs(graph, outputs, aliases, launch));
   launch.workspace =
       add_buffer(launch.name + ":workspace", {DType::kU8, Shape{0}}, BufferKind::kWorkspace);
+  const std::string segment = plan_.segments[static_cast<size_t>(launch.segment)];
   launch.subgraph = add_subgraph(std::move(body), std::move(aliases),
-                                 fmt::format("{}.{}", stem(segment), to_string(first.phase)));
+                                 fmt::format("{}.{}", stem(segment), to_string(launch.phase)));
+  program().launches.push_back(std::move(launch));
+  return {};
+}
+
+Launch Partitioner::start_launch(const Op& op) {
+  const CutSegment& cut = cut_.pieces.at({op.phase, op.segment});
+  const std::string segment =
+      source_->segments().empty() ? "" : source_->segments()[static_cast<size_t>(cut.segment)];
+  Launch launch;
+  launch.name = fmt::format("{}.{}{}", segment, to_string(op.phase), cut.suffix);
+  launch.phase = op.phase;
+  launch.segment = segment_index(segment);
+  return launch;
+}
+
+Result<int32_t> Partitioner::group_index(const std::string& name) {
+  const auto known = std::find_if(plan_.groups.begin(), plan_.groups.end(),
+                                  [&](const RankGroup& g) { return g.name == name; });
+  if (known == plan_.groups.end()) {
+    if (name != "dp" && name != "tp") {
+      return invalid_plan("there is no group \"" + name + "\" of logical ranks");
+    }
+    plan_.groups.push_back({name, name == "dp" ? MeshAxis::kDp : MeshAxis::kTp, {}});
+    return static_cast<int32_t>(plan_.groups.size()) - 1;
+  }
+  return static_cast<int32_t>(known - plan_.groups.begin());
+}
+
+Status Partitioner::add_communication(const Graph& graph, const Op& op) {
+  Launch launch = start_launch(op);
+  Communication& c = launch.communication;
+  SGA_ASSIGN(c.group, group_index(op.attrs.text("group")));
+  c.key = static_cast<int32_t>(program().launches.size());
+  if (op.kind == OpKind::kAllGather) {
+    launch.kind = LaunchKind::kAllGather;
+    c.replay = ReplayKind::kRegather;
+  } else if (op.kind == OpKind::kReduceScatter) {
+    launch.kind = LaunchKind::kReduceScatter;
+    c.replay = ReplayKind::kInput;
+  } else {
+    launch.kind = LaunchKind::kAllReduce;
+    c.replay = ReplayKind::kResult;
+    c.reduction = op.attrs.text("reduce") == "max" ? Reduction::kMax : Reduction::kSum;
+  }
+  SGA_TRY(bind_inputs(graph, op.operands, launch));
+  SGA_TRY(bind_outputs(graph, op.results, {}, launch));
   program().launches.push_back(std::move(launch));
   return {};
 }
 
 Status Partitioner::add_graph(const Graph& graph) {
-  SGA_ASSIGN(const Graph prepared, prepare_pieces(graph));
+  source_ = &graph;
+  cut_ = cut_communication(graph);
+  SGA_ASSIGN(const Graph prepared, prepare_pieces(cut_.graph));
   activations_.clear();
   named_.clear();
   for (const GraphOutput& output : prepared.outputs()) named_.emplace(output.value, &output);
@@ -271,7 +326,15 @@ Status Partitioner::add_graph(const Graph& graph) {
   for (OpId o = 0; o < prepared.ops().size(); ++o) pieces[piece_of(prepared.op(o))].push_back(o);
   const GraphView view(prepared);
   const InputIndex names(prepared);
-  for (const auto& [key, ops] : pieces) SGA_TRY(add_piece(view, names, ops));
+  for (const auto& [key, ops] : pieces) {
+    const Op& first = prepared.op(ops[0]);
+    const bool moves = op_info(first.kind).communicates;
+    if (moves && ops.size() > 1) {
+      return invalid_plan(
+          fmt::format("an output of {} is read and written at once", op_info(first.kind).name));
+    }
+    SGA_TRY(moves ? add_communication(prepared, first) : add_piece(view, names, ops));
+  }
   return {};
 }
 
@@ -279,14 +342,14 @@ void Partitioner::order_lane() {
   // Launches were added in the order of one micro-batch, then reduce, then update.
   std::vector<Firing>& order = program().lanes[0].order;
   const auto& launches = program().launches;
-  for (int32_t m = 0; m < program().num_micro_batches; ++m) {
+  const auto add = [&](auto&& wanted, int32_t m) {
     for (size_t i = 0; i < launches.size(); ++i) {
-      if (fires_per_micro_batch(launches[i].phase)) order.push_back({static_cast<LaunchId>(i), m});
+      if (wanted(launches[i].phase)) order.push_back({static_cast<LaunchId>(i), m, 0});
     }
-  }
-  for (size_t i = 0; i < launches.size(); ++i) {
-    if (!fires_per_micro_batch(launches[i].phase)) order.push_back({static_cast<LaunchId>(i), 0});
-  }
+  };
+  add([](Phase p) { return p == Phase::kPrepare; }, 0);
+  for (int32_t m = 0; m < program().num_micro_batches; ++m) add(fires_per_micro_batch, m);
+  add([](Phase p) { return p > Phase::kBackward; }, 0);
 }
 
 /// By kind, so that a plan reads well and persistent buffers stand together.
@@ -312,32 +375,6 @@ void Partitioner::sort_buffers() {
   }
 }
 
-void Partitioner::assign_live_ranges() {
-  auto& buffers = program().buffers;
-  const std::vector<Firing>& order = program().lanes[0].order;
-  const auto end = static_cast<int32_t>(order.size());
-  std::vector<bool> touched(buffers.size(), false);
-  for (int32_t position = 0; position < end; ++position) {
-    const Firing& f = order[static_cast<size_t>(position)];
-    if (f.micro_batch != 0) continue;
-    const auto touch = [&](BufferId id) {
-      const auto i = static_cast<size_t>(id);
-      if (!touched[i]) buffers[i].first_use = position;
-      touched[i] = true;
-      buffers[i].last_use = position;
-    };
-    const Launch& l = program().launches[static_cast<size_t>(f.launch)];
-    for (const LaunchInput& input : l.inputs) touch(input.buffer);
-    for (BufferId output : l.outputs) touch(output);
-    touch(l.workspace);
-  }
-  for (Buffer& b : buffers) {
-    if (!is_persistent(b.kind) && b.kind != BufferKind::kBatch) continue;
-    b.first_use = 0;
-    b.last_use = std::max(end - 1, 0);
-  }
-}
-
 Result<Plan> Partitioner::finish() {
   const int64_t firings =
       static_cast<int64_t>(program().launches.size()) * program().num_micro_batches;
@@ -348,8 +385,10 @@ Result<Plan> Partitioner::finish() {
   }
   order_lane();
   sort_buffers();
-  assign_live_ranges();
-  SGA_TRY(verify_structure(plan_));
+  if (plan_.groups.empty()) {
+    assign_live_ranges(program());
+    SGA_TRY(verify_structure(plan_));
+  }
   return std::move(plan_);
 }
 
@@ -370,7 +409,7 @@ Result<Plan> partition_subgraphs(const Graph& training, const Graph& update,
     return invalid_argument(
         fmt::format("{} micro-batches, expected at least 1", num_micro_batches));
   }
-  SGA_TRY(check_phases(training, Phase::kForward, Phase::kBackward));
+  SGA_TRY(check_phases(training, Phase::kPrepare, Phase::kBackward));
   SGA_TRY(check_phases(update, Phase::kReduce, Phase::kUpdate));
   Partitioner partitioner(training.name, num_micro_batches, storage);
   SGA_TRY(partitioner.add_graph(training).with_context("training graph"));
@@ -379,7 +418,7 @@ Result<Plan> partition_subgraphs(const Graph& training, const Graph& update,
 }
 
 Result<Plan> partition_forward(const Graph& forward, StorageModel storage) {
-  SGA_TRY(check_phases(forward, Phase::kForward, Phase::kForward));
+  SGA_TRY(check_phases(forward, Phase::kPrepare, Phase::kForward));
   Partitioner partitioner(forward.name, 1, storage);
   SGA_TRY(partitioner.add_graph(forward));
   return partitioner.finish();

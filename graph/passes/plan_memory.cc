@@ -2,6 +2,7 @@
 
 #include "graph/base/units.h"
 #include "graph/passes/plan_bodies.h"
+#include "graph/passes/slot_ranges.h"
 
 #include <fmt/format.h>
 
@@ -69,13 +70,18 @@ void ArenaPlanner::place_fixed() {
 
 void ArenaPlanner::place_transient() {
   std::vector<LiveRange> ranges;
-  const auto end = static_cast<int32_t>(program_.lanes[0].order.size());
-  for (const Buffer& b : program_.buffers) {
-    if (is_fixed(b.kind)) continue;
-    // With more than one slot, micro-batches overlap: each slot is taken for the whole step.
-    const LiveRange range =
-        b.num_slots == 1 ? LiveRange{b.bytes, b.first_use, b.last_use} : LiveRange{b.bytes, 0, end};
-    for (int32_t slot = 0; slot < b.num_slots; ++slot) ranges.push_back(range);
+  const auto overlaps = [](const Buffer& b) { return !is_fixed(b.kind) && b.num_slots > 1; };
+  if (program_.lanes.size() > 1 ||
+      std::any_of(program_.buffers.begin(), program_.buffers.end(), overlaps)) {
+    std::vector<std::vector<LiveRange>> by_buffer = slot_ranges(program_);
+    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+      if (is_fixed(program_.buffers[b].kind)) continue;
+      for (LiveRange& range : by_buffer[b]) ranges.push_back(std::move(range));
+    }
+  } else {
+    for (const Buffer& b : program_.buffers) {
+      if (!is_fixed(b.kind)) ranges.push_back({b.bytes, b.first_use, b.last_use});
+    }
   }
   const Packing packing = pack_ranges(ranges, align_bytes_);
   size_t next = 0;

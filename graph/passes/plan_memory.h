@@ -2,16 +2,20 @@
 #include "graph/base/status.h"
 #include "graph/plan/plan.h"
 
+#include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace sgactor::graph {
 
-/// One thing to place: `bytes` live over the inclusive range [first, last] of positions.
+/// One thing to place: `bytes` live over the inclusive range [first, last] of positions, or, where
+/// `parts` is not empty, over these ranges within it only (ascending, disjoint).
 struct LiveRange {
   int64_t bytes = 0;
   int32_t first = 0;
   int32_t last = 0;
+  std::vector<std::pair<int32_t, int32_t>> parts = {};
 };
 struct Packing {
   std::vector<int64_t> offsets;
@@ -36,11 +40,14 @@ int64_t live_lower_bound(std::span<const LiveRange> ranges, int64_t align_bytes)
 /// The arena: persistent buffers, then batch slots, each at its own address; then activations and
 /// workspaces, packed by the live ranges of micro-batch 0 and of the reduce and update launches.
 /// The other micro-batches run the same launches in the same order, so what holds for the first
-/// holds for all (verify_memory checks each). Two packings, never one: values inside a subgraph's
-/// workspace, once a subgraph; then whole workspaces and activations.
-/// Pre: verify_structure(plan) is ok. Post: verify_memory(plan) is ok, unless an output takes the
-/// bytes of an input that the body still reads (partition_subgraphs makes no such plan). Errors:
-/// kInvalidPlan, kInvalidArgument (align_bytes); `plan` is unchanged then.
+/// holds for all (verify_memory checks each). Where there are lanes that communicate, or
+/// micro-batches overlap, every slot is packed by all its ranges in program order; what
+/// communicates keeps its operands a little longer (ScheduleOptions::slack) so that it need not be
+/// waited for. Two packings, never one: values inside a subgraph's workspace, once a subgraph; then
+/// whole workspaces and activations. Pre: verify_structure(plan) is ok. Post: verify_memory(plan)
+/// is ok, unless an output takes the bytes of an input that the body still reads
+/// (partition_subgraphs makes no such plan). Errors: kInvalidPlan, kInvalidArgument (align_bytes);
+/// `plan` is unchanged then.
 Status plan_memory(Plan& plan, int64_t align_bytes = 256);
 
 }  // namespace sgactor::graph

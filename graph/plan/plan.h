@@ -19,8 +19,9 @@ namespace sgactor::graph {
 /// the same order on each of them. A firing of such a lane may start once `Firing::start` firings
 /// of lane 0 have been launched and its inputs are there; what waits for it waits for its
 /// completion. Read as one list (lane 0 in order, a firing of another lane behind the `start`-th of
-/// lane 0, equal ones by lane), the firings are an order in which the step can run: leases of
-/// overlapping bytes are granted in it, so that no two lanes can wait for each other.
+/// lane 0, equal ones by micro-batch and launch: program_order), the firings are an order in which
+/// the step can run: leases of overlapping bytes are granted in it, so that no two lanes can wait
+/// for each other.
 
 using SubgraphId = int32_t;
 using BufferId = int32_t;

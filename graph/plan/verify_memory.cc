@@ -1,5 +1,6 @@
 #include "graph/plan/body_storage.h"
 #include "graph/plan/plan.h"
+#include "graph/plan/program_order.h"
 #include "graph/plan/verify_program.h"
 
 #include <fmt/format.h>
@@ -235,7 +236,7 @@ Status BodyVerifier::run() {
   return {};
 }
 
-/// Time during which a slot of a buffer holds something, in positions of the compute lane.
+/// Time during which a slot of a buffer holds something, in places of the program order.
 struct SlotInterval {
   int32_t first = 0;
   int32_t last = 0;
@@ -262,6 +263,8 @@ class ArenaVerifier {
   const RankProgram& program_;
   std::vector<SlotInterval> intervals_;
   std::vector<std::vector<int64_t>> interval_of_;  // by buffer and micro-batch; -1: none
+  std::vector<bool> prepared_;                     // by buffer: serves all micro-batches
+  int32_t end_ = 0;                                // firings of all lanes
 };
 
 Status ArenaVerifier::check_bounds() const {
@@ -292,38 +295,38 @@ void ArenaVerifier::touch(BufferId id, const Firing& firing, int32_t position) {
   const Buffer& b = buffer(id);
   if (always_live(b.kind)) return;
   std::vector<int64_t>& known = interval_of_[static_cast<size_t>(id)];
-  const auto m = static_cast<size_t>(firing.micro_batch);
+  const auto m = prepared_[static_cast<size_t>(id)] ? 0 : static_cast<size_t>(firing.micro_batch);
   if (known.size() <= m) known.resize(m + 1, -1);
   if (known[m] < 0) {
     known[m] = static_cast<int64_t>(intervals_.size());
-    intervals_.push_back({position, position, id, firing.micro_batch % b.num_slots});
+    intervals_.push_back({position, position, id, static_cast<int32_t>(m) % b.num_slots});
   }
   intervals_[static_cast<size_t>(known[m])].last = position;
 }
 
 void ArenaVerifier::collect_intervals() {
-  const std::vector<Firing>& order = program_.lanes[0].order;
-  const auto end = static_cast<int32_t>(order.size());
+  for (const Lane& lane : program_.lanes) end_ += static_cast<int32_t>(lane.order.size());
   interval_of_.assign(program_.buffers.size(), {});
+  prepared_.assign(program_.buffers.size(), false);
+  for (const Launch& l : program_.launches) {
+    for (const LaunchInput& input : l.inputs) {
+      if (input.edge == EdgeKind::kPrepared) prepared_[static_cast<size_t>(input.buffer)] = true;
+    }
+  }
   for (size_t i = 0; i < program_.buffers.size(); ++i) {
     const Buffer& b = program_.buffers[i];
     if (!always_live(b.kind)) continue;
     for (int32_t slot = 0; slot < b.num_slots; ++slot) {
-      intervals_.push_back({0, end, static_cast<int32_t>(i), slot});
+      intervals_.push_back({0, end_, static_cast<int32_t>(i), slot});
     }
   }
-  for (int32_t position = 0; position < end; ++position) {
-    const Firing& f = order[static_cast<size_t>(position)];
-    const Launch& l = program_.launches[static_cast<size_t>(f.launch)];
-    for (const LaunchInput& input : l.inputs) touch(input.buffer, f, position);
-    for (BufferId b : l.outputs) touch(b, f, position);
-    if (l.workspace != kNoBuffer) touch(l.workspace, f, position);
-  }
+  for_each_touch(program_,
+                 [&](BufferId id, const Firing& f, int32_t index, bool) { touch(id, f, index); });
 }
 
 Status ArenaVerifier::check_overlaps() {
   // Intervals stand in order of their first position; those that end at a position, by position.
-  std::vector<std::vector<size_t>> ending(program_.lanes[0].order.size() + 1);
+  std::vector<std::vector<size_t>> ending(static_cast<size_t>(end_) + 1);
   for (size_t i = 0; i < intervals_.size(); ++i) {
     ending[static_cast<size_t>(intervals_[i].last)].push_back(i);
   }

@@ -72,11 +72,29 @@ Status check_mesh(const Plan& plan) {
   return {};
 }
 
+Status check_groups(const Plan& plan) {
+  for (const RankGroup& g : plan.groups) {
+    if (g.axis > MeshAxis::kTp) return invalid_plan("group \"" + g.name + "\": unknown axis");
+    const int32_t degree = g.axis == MeshAxis::kPp   ? plan.mesh.pp
+                           : g.axis == MeshAxis::kDp ? plan.mesh.dp
+                                                     : plan.mesh.tp;
+    int32_t last = -1;
+    for (int32_t at : g.coordinates) {
+      if (at <= last || at >= degree) {
+        return invalid_plan(fmt::format("group \"{}\": coordinate {} of {}", g.name, at, degree));
+      }
+      last = at;
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status verify_structure(const Plan& plan) {
   if (plan.storage > StorageModel::kHash) return invalid_plan("unknown storage model");
   SGA_TRY(check_mesh(plan));
+  SGA_TRY(check_groups(plan));
   for (size_t i = 0; i < plan.subgraphs.size(); ++i) {
     SGA_TRY(check_subgraph(plan.subgraphs[i])
                 .with_context(fmt::format("subgraph {} \"{}\"", i, plan.subgraphs[i].name)));
@@ -84,7 +102,7 @@ Status verify_structure(const Plan& plan) {
   for (size_t i = 0; i < plan.programs.size(); ++i) {
     SGA_TRY(verify_program(plan, plan.programs[i]).with_context(fmt::format("program {}", i)));
   }
-  return {};
+  return plan.groups.empty() ? Status() : verify_mesh(plan);
 }
 
 Status verify_plan(const Plan& plan) {

@@ -1,6 +1,7 @@
 #include "graph/plan/verify_program.h"
 
 #include "graph/ir/op_table.h"
+#include "graph/plan/program_order.h"
 
 #include <fmt/format.h>
 
@@ -23,6 +24,9 @@ class ProgramVerifier {
   Status check_launch(const Launch& launch) const;
   Status check_indices(const Launch& launch) const;
   Status check_signature(const Launch& launch) const;
+  Status check_communication(const Launch& launch) const;
+  Status check_pair(const Launch& launch, const TensorType& in, const TensorType& out) const;
+  [[nodiscard]] int64_t num_members(int32_t group) const;
   Status collect_writers();
   Status check_writer(const Buffer& buffer, LaunchId launch) const;
   Status check_edges(LaunchId id) const;
@@ -30,7 +34,12 @@ class ProgramVerifier {
   Status check_firing_counts() const;
   Status check_order();
   [[nodiscard]] bool ready(const Firing& firing) const;
+  Status check_starts() const;
+  Status check_program_order();
   Status check_update_order() const;
+  Status note_updates(const Firing& firing, std::vector<LaunchId>& updated) const;
+  /// All lanes but the first carry communication, so that firings have one planned order.
+  [[nodiscard]] bool has_program_order() const;
 
   [[nodiscard]] const Buffer& buffer(BufferId id) const {
     return program_.buffers[static_cast<size_t>(id)];
@@ -76,8 +85,8 @@ Status ProgramVerifier::check_buffer(const Buffer& b) const {
 
 Status ProgramVerifier::check_indices(const Launch& l) const {
   if (l.kind > LaunchKind::kRecv) return invalid_plan("unknown kind");
-  if (l.kind != LaunchKind::kSubgraph && l.subgraph != -1) {
-    return invalid_plan("a launch that communicates names a subgraph");
+  if (l.kind != LaunchKind::kSubgraph && (l.subgraph != -1 || l.workspace != kNoBuffer)) {
+    return invalid_plan("a launch that communicates names a subgraph or a workspace");
   }
   if (l.phase > Phase::kUpdate) return invalid_plan("unknown phase");
   if (l.segment < 0 || static_cast<size_t>(l.segment) >= plan_.segments.size()) {
@@ -122,8 +131,11 @@ Status ProgramVerifier::check_signature(const Launch& l) const {
   const auto check = [&](BufferId id, ValueId value, Role role, std::string_view what, size_t i) {
     const Buffer& b = buffer(id);
     // A value that is reported and read again keeps its reported buffer.
+    // What another rank accumulated arrives as an activation.
     const bool kind_fits =
-        b.kind == buffer_kind(role) || (role == Role::kActivation && b.kind == BufferKind::kMetric);
+        b.kind == buffer_kind(role) ||
+        (role == Role::kActivation && b.kind == BufferKind::kMetric) ||
+        (role == Role::kAccumulator && what == "input" && b.kind == BufferKind::kActivation);
     if (b.type == body.type(value) && kind_fits) return Status();
     return invalid_plan(fmt::format("{} {} is {} {}, buffer \"{}\" is {} {}", what, i,
                                     to_string(role), body.type(value).to_string(), b.name,
@@ -151,7 +163,63 @@ Status ProgramVerifier::check_signature(const Launch& l) const {
 
 Status ProgramVerifier::check_launch(const Launch& l) const {
   SGA_TRY(check_indices(l));
-  return l.kind == LaunchKind::kSubgraph ? check_signature(l) : Status();
+  return l.kind == LaunchKind::kSubgraph ? check_signature(l) : check_communication(l);
+}
+
+int64_t ProgramVerifier::num_members(int32_t group) const {
+  const RankGroup& g = plan_.groups[static_cast<size_t>(group)];
+  if (!g.coordinates.empty()) return static_cast<int64_t>(g.coordinates.size());
+  return g.axis == MeshAxis::kPp   ? plan_.mesh.pp
+         : g.axis == MeshAxis::kDp ? plan_.mesh.dp
+                                   : plan_.mesh.tp;
+}
+
+Status ProgramVerifier::check_pair(const Launch& l, const TensorType& in,
+                                   const TensorType& out) const {
+  const auto error = [&] {
+    return invalid_plan(
+        fmt::format("{} goes in and {} comes out", in.to_string(), out.to_string()));
+  };
+  if (in.dtype != out.dtype) return error();
+  const int64_t members = num_members(l.communication.group);
+  const auto holds = [&](int64_t piece, int64_t size) {
+    int64_t capacity = 0;
+    return __builtin_mul_overflow(piece, members, &capacity) || capacity >= size;
+  };
+  bool fits = in.shape == out.shape;
+  if (l.kind == LaunchKind::kAllGather) fits = holds(in.num_elements(), out.num_elements());
+  if (l.kind == LaunchKind::kReduceScatter) fits = holds(out.num_elements(), in.num_elements());
+  return fits ? Status() : error();
+}
+
+Status ProgramVerifier::check_communication(const Launch& l) const {
+  const Communication& c = l.communication;
+  if (c.group < 0 || static_cast<size_t>(c.group) >= plan_.groups.size()) {
+    return invalid_plan(fmt::format("group {} does not exist", c.group));
+  }
+  const Lane& lane = program_.lanes[static_cast<size_t>(l.lane)];
+  if (lane.kind != LaneKind::kCommunication || lane.group != c.group) {
+    return invalid_plan(fmt::format("communicates in group \"{}\" on lane \"{}\"",
+                                    plan_.groups[static_cast<size_t>(c.group)].name, lane.name));
+  }
+  if (c.key < 0 || c.reduction > Reduction::kMax || c.replay > ReplayKind::kResult) {
+    return invalid_plan("no key, or an unknown reduction or kind of replay");
+  }
+  if (l.kind == LaunchKind::kSend || l.kind == LaunchKind::kRecv) {
+    const bool one_sided = l.kind == LaunchKind::kSend ? l.outputs.empty() : l.inputs.empty();
+    if (!one_sided || l.inputs.size() + l.outputs.size() == 0) {
+      return invalid_plan("expected tensors to send or to receive, not both");
+    }
+    if (c.peer < 0 || c.peer >= plan_.mesh.num_ranks()) return invalid_plan("its peer is no rank");
+    return {};
+  }
+  if (l.inputs.empty() || l.inputs.size() != l.outputs.size()) {
+    return invalid_plan(fmt::format("{} inputs and {} outputs", l.inputs.size(), l.outputs.size()));
+  }
+  for (size_t i = 0; i < l.inputs.size(); ++i) {
+    SGA_TRY(check_pair(l, buffer(l.inputs[i].buffer).type, buffer(l.outputs[i]).type));
+  }
+  return {};
 }
 
 Status ProgramVerifier::check_writer(const Buffer& b, LaunchId id) const {
@@ -231,6 +299,10 @@ Status ProgramVerifier::check_edge(LaunchId id, const LaunchInput& input) const 
     case BufferKind::kWorkspace:
       return invalid_plan("a workspace is an input");
   }
+  if (expected == EdgeKind::kSameMicroBatch && repeats && is_launch(input.producer) &&
+      launch(input.producer).phase == Phase::kPrepare) {
+    expected = EdgeKind::kPrepared;
+  }
   if (input.edge != expected) return invalid_plan("wrong kind of edge");
   if (expected == EdgeKind::kState || expected == EdgeKind::kBatch) {
     return input.producer == kNoLaunch ? Status() : invalid_plan("unexpected producer");
@@ -301,8 +373,9 @@ bool ProgramVerifier::ready(const Firing& f) const {
                              ? std::span(writers_[static_cast<size_t>(input.buffer)])
                              : std::span(&input.producer, 1);
     return std::all_of(writers.begin(), writers.end(), [&](LaunchId w) {
-      const int64_t needed =
-          input.edge == EdgeKind::kLastMicroBatch ? num_firings(w) : f.micro_batch + 1;
+      const int64_t needed = input.edge == EdgeKind::kLastMicroBatch ? num_firings(w)
+                             : input.edge == EdgeKind::kPrepared     ? 1
+                                                                     : f.micro_batch + 1;
       return fired_[static_cast<size_t>(w)] >= needed;
     });
   });
@@ -316,7 +389,8 @@ Status ProgramVerifier::check_order() {
     moved = false;
     for (size_t lane = 0; lane < program_.lanes.size(); ++lane) {
       const std::vector<Firing>& order = program_.lanes[lane].order;
-      while (next[lane] < order.size() && ready(order[next[lane]])) {
+      while (next[lane] < order.size() && ready(order[next[lane]]) &&
+             (lane == 0 || order[next[lane]].start <= static_cast<int64_t>(next[0]))) {
         ++fired_[static_cast<size_t>(order[next[lane]].launch)];
         ++next[lane];
         moved = true;
@@ -333,31 +407,83 @@ Status ProgramVerifier::check_order() {
   return {};
 }
 
-/// Updates come last, and nothing reads a parameter or moment that this step has updated already.
+bool ProgramVerifier::has_program_order() const {
+  return std::all_of(program_.lanes.begin() + 1, program_.lanes.end(),
+                     [](const Lane& l) { return l.kind == LaneKind::kCommunication; });
+}
+
+Status ProgramVerifier::check_starts() const {
+  const auto end = static_cast<int32_t>(program_.lanes[0].order.size());
+  for (size_t i = 0; i < program_.lanes.size(); ++i) {
+    int32_t last = 0;
+    for (const Firing& f : program_.lanes[i].order) {
+      if (f.start < last || f.start > end || (i == 0 && f.start != 0)) {
+        return invalid_plan(fmt::format("lane {}: launch \"{}\" of micro-batch {} starts at {}", i,
+                                        launch(f.launch).name, f.micro_batch, f.start));
+      }
+      last = f.start;
+    }
+  }
+  return {};
+}
+
+/// Leases are granted in program order: it must be one in which the step can run, and each lane's
+/// order a part of it.
+Status ProgramVerifier::check_program_order() {
+  fired_.assign(program_.launches.size(), 0);
+  std::vector<int32_t> next(program_.lanes.size(), 0);
+  for (const OrderedFiring& at : program_order(program_)) {
+    const auto lane = static_cast<size_t>(at.lane);
+    const Firing& f = program_.lanes[lane].order[static_cast<size_t>(at.position)];
+    if (at.position != next[lane]++ || !ready(f)) {
+      return invalid_plan(
+          fmt::format("launch \"{}\" of micro-batch {} stands too early in the order of all lanes",
+                      launch(f.launch).name, f.micro_batch));
+    }
+    ++fired_[static_cast<size_t>(f.launch)];
+  }
+  return {};
+}
+
+Status ProgramVerifier::note_updates(const Firing& f, std::vector<LaunchId>& updated) const {
+  const Launch& l = launch(f.launch);
+  for (const LaunchInput& input : l.inputs) {
+    const LaunchId writer = updated[static_cast<size_t>(input.buffer)];
+    if (writer != kNoLaunch) {
+      return invalid_plan(fmt::format("launch \"{}\" reads \"{}\" after \"{}\" updated it", l.name,
+                                      buffer(input.buffer).name, launch(writer).name));
+    }
+  }
+  for (BufferId b : l.outputs) {
+    const BufferKind kind = buffer(b).kind;
+    if (kind == BufferKind::kParameter || kind == BufferKind::kMoment) {
+      updated[static_cast<size_t>(b)] = f.launch;
+    }
+  }
+  return {};
+}
+
+/// Updates come last on their lane, and nothing reads a parameter or moment that this step has
+/// updated already.
 Status ProgramVerifier::check_update_order() const {
-  std::vector<LaunchId> updated(program_.buffers.size(), kNoLaunch);
   for (const Lane& lane : program_.lanes) {
     bool updating = false;
+    std::vector<LaunchId> updated(program_.buffers.size(), kNoLaunch);
     for (const Firing& f : lane.order) {
       const Launch& l = launch(f.launch);
       if (updating && l.phase != Phase::kUpdate) {
         return invalid_plan("launch \"" + l.name + "\" fires after an update of its lane");
       }
       updating = l.phase == Phase::kUpdate;
-      for (const LaunchInput& input : l.inputs) {
-        const LaunchId writer = updated[static_cast<size_t>(input.buffer)];
-        if (writer != kNoLaunch) {
-          return invalid_plan(fmt::format("launch \"{}\" reads \"{}\" after \"{}\" updated it",
-                                          l.name, buffer(input.buffer).name, launch(writer).name));
-        }
-      }
-      for (BufferId b : l.outputs) {
-        const BufferKind kind = buffer(b).kind;
-        if (kind == BufferKind::kParameter || kind == BufferKind::kMoment) {
-          updated[static_cast<size_t>(b)] = f.launch;
-        }
-      }
+      SGA_TRY(note_updates(f, updated));
     }
+  }
+  if (!has_program_order()) return {};
+  std::vector<LaunchId> updated(program_.buffers.size(), kNoLaunch);
+  for (const OrderedFiring& at : program_order(program_)) {
+    SGA_TRY(note_updates(
+        program_.lanes[static_cast<size_t>(at.lane)].order[static_cast<size_t>(at.position)],
+        updated));
   }
   return {};
 }
@@ -370,6 +496,10 @@ Status ProgramVerifier::run() {
   if (program_.lanes.size() > kMaxLanes) return invalid_plan("too many lanes");
   for (const Lane& lane : program_.lanes) {
     if (lane.kind > LaneKind::kCommunication) return invalid_plan("a lane of unknown kind");
+    if (lane.kind == LaneKind::kCommunication &&
+        (lane.group < 0 || static_cast<size_t>(lane.group) >= plan_.groups.size())) {
+      return invalid_plan(fmt::format("lane \"{}\" has no group", lane.name));
+    }
   }
   for (size_t i = 0; i < program_.buffers.size(); ++i) {
     const Buffer& b = program_.buffers[i];
@@ -384,7 +514,9 @@ Status ProgramVerifier::run() {
     SGA_TRY(check_edges(static_cast<LaunchId>(i)));
   }
   SGA_TRY(check_firing_counts());
+  SGA_TRY(check_starts());
   SGA_TRY(check_order());
+  if (has_program_order()) SGA_TRY(check_program_order());
   return check_update_order();
 }
 

@@ -8,6 +8,12 @@ namespace sgactor::graph {
 /// the number of lanes.
 Status verify_program(const Plan& plan, const RankProgram& program);
 
+/// Part of verify_structure, for plans with groups: ranks of one pipeline stage run one program, so
+/// that all members of a group along dp or tp have the same operations in the same order; sends and
+/// receives between stages pair up; the stages together can run to the end of the step. Pre: every
+/// program passed verify_program. Errors: kInvalidPlan.
+Status verify_mesh(const Plan& plan);
+
 /// kForward and kBackward: once a micro-batch; the others once a step.
 [[nodiscard]] constexpr bool fires_per_micro_batch(Phase phase) {
   return phase == Phase::kForward || phase == Phase::kBackward;

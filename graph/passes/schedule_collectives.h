@@ -1,0 +1,28 @@
+#pragma once
+#include "graph/plan/plan.h"
+
+#include <cstdint>
+
+namespace sgactor::graph {
+
+struct ScheduleOptions {
+  /// Firings of lane 0 ahead of the one that needs it at which a gather or a receive may start. 0:
+  /// while the firing before it runs.
+  int32_t prefetch = 1;
+  /// Firings of lane 0 for which the operands of a communication count as live behind its start.
+  /// More overlaps more and takes more memory; what takes longer makes lane 0 wait.
+  int32_t slack = 2;
+};
+
+/// Gives the launches that communicate lanes of their own. Pre: lane 0 of each program holds all
+/// firings in an order that can run (partition_subgraphs, split_stages). What waits for a result of
+/// lane 0 starts as soon as that is launched; gathers of state and receives start `prefetch`
+/// firings before their first reader. Lanes: "<group>.gather", "<group>.reduce", "pp.send.<peer>",
+/// "pp.recv.<peer>", each in order of start. Sets the buffers' live ranges and numbers of slots.
+/// Post: verify_structure(plan) is ok. Errors: kInvalidPlan.
+Status schedule_collectives(Plan& plan, const ScheduleOptions& options = {});
+
+/// Buffer::first_use and last_use from the lanes' orders.
+void assign_live_ranges(RankProgram& program);
+
+}  // namespace sgactor::graph
