@@ -2,6 +2,7 @@
 
 #include "graph/base/units.h"
 #include "graph/ir/op_table.h"
+#include "kernels/backend/module_loader.h"
 #include "kernels/reference/reference_backend.h"
 #include "kernels/symbolic/symbolic_backend.h"
 #include "tests/conformance/native.h"
@@ -170,7 +171,8 @@ kernels::BackendTable conformance_backends() {
 #else
   table.add({"cpu", {}, "this build has no cpu backend"});
 #endif
-  table.add({"cuda", {}, "this build has no cuda backend"});
+  table.add(
+      kernels::probed_module_backend("cuda", kernels::beside_program("../bin/sgactor_cuda.so")));
   return table;
 }
 

@@ -1,0 +1,44 @@
+#pragma once
+#include "graph/base/status.h"
+#include "kernels/cuda/device.h"
+
+#include <cstdint>
+#include <memory>
+
+namespace sgactor::kernels::cuda {
+
+/// B batch, T time, H heads of queries, G of keys and values, K head dim.
+struct AttentionShape {
+  int64_t B = 0, T = 0, H = 0, G = 0, K = 0;
+  double scale = 1;
+  bool causal = true;
+};
+
+struct AttentionPointers {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  void* o = nullptr;          ///< read by the gradient
+  void* lse = nullptr;        ///< f32[B, H, T]; read by the gradient
+  const void* d_o = nullptr;  ///< gradient only, as what follows
+  void* dq = nullptr;
+  void* dk = nullptr;
+  void* dv = nullptr;
+};
+
+/// Attention in bf16 by cuDNN's fused kernels: tensors [B, T, heads, K], any G that divides H.
+/// Deterministic. Immutable; one stream at a time.
+class FusedAttention {
+ public:
+  virtual ~FusedAttention() = default;
+  [[nodiscard]] virtual int64_t workspace_bytes() const = 0;
+  virtual Status run(cudaStream_t stream, const AttentionPointers& pointers,
+                     void* workspace) const = 0;
+};
+
+/// Forward, or the gradient. Errors: kUnsupported if cuDNN is not there, was not there at build
+/// time, or has no kernel for the shape; the caller has kernels of its own then.
+Result<std::shared_ptr<const FusedAttention>> create_fused_attention(const AttentionShape& shape,
+                                                                     bool gradient);
+
+}  // namespace sgactor::kernels::cuda

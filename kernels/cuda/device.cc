@@ -1,0 +1,172 @@
+#include "kernels/cuda/device.h"
+
+#include "graph/base/units.h"
+#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/matmul_table.h"
+#include "kernels/cuda/profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace sgactor::kernels::cuda {
+namespace {
+
+constexpr int kNeededMajor = 9;
+
+class CudaMemory final : public DeviceMemory {
+ public:
+  CudaMemory(std::byte* data, int64_t bytes, int32_t device,
+             std::shared_ptr<AllocationCounter> counter)
+      : data_(data), bytes_(bytes), device_(device), counter_(std::move(counter)) {}
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+  ~CudaMemory() override {
+    cudaSetDevice(device_);
+    cudaFree(data_);
+    counter_->remove(bytes_);
+  }
+  [[nodiscard]] std::byte* data() const override { return data_; }
+  [[nodiscard]] int64_t bytes() const override { return bytes_; }
+
+ private:
+  std::byte* data_;
+  int64_t bytes_;
+  int32_t device_;
+  std::shared_ptr<AllocationCounter> counter_;
+};
+
+}  // namespace
+
+void AllocationCounter::add(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  stats_.num_allocations += 1;
+  stats_.live_bytes += bytes;
+  stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
+}
+void AllocationCounter::remove(int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  stats_.live_bytes -= bytes;
+}
+AllocationStats AllocationCounter::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+bool probe_devices(std::string* why) {
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (driver == 0) {
+    *why = fmt::format("no NVIDIA driver; needed: one for CUDA {}.{}", CUDART_VERSION / 1000,
+                       CUDART_VERSION % 1000 / 10);
+  } else if (error != cudaSuccess) {
+    *why = fmt::format("{} (driver for CUDA {}.{}, needed {}.{})", cudaGetErrorString(error),
+                       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                       CUDART_VERSION % 1000 / 10);
+  } else if (count == 0) {
+    *why = "the driver shows no GPU";
+  }
+  return error == cudaSuccess && count > 0;
+}
+
+CudaDevice::CudaDevice() = default;
+
+CudaDevice::~CudaDevice() {
+  cudaSetDevice(index_);
+  if (profile_) profile_->write_report();
+  if (blas_ != nullptr) cublasLtDestroy(blas_);
+  if (transfers_ != nullptr) cudaStreamDestroy(transfers_);
+}
+
+Result<std::shared_ptr<CudaDevice>> CudaDevice::create(int32_t index) {
+  std::string why;
+  if (!probe_devices(&why)) return unsupported("cuda: " + why);
+  std::shared_ptr<CudaDevice> device(new CudaDevice());
+  SGA_TRY(device->open(index));
+  return device;
+}
+
+Status CudaDevice::open(int32_t index) {
+  int count = 0;
+  SGA_CUDA_TRY(cudaGetDeviceCount(&count));
+  if (index < 0 || index >= count)
+    return unsupported(fmt::format("cuda: there is no device {}, found {}", index, count));
+  index_ = index;
+  cudaDeviceProp properties{};
+  SGA_CUDA_TRY(cudaGetDeviceProperties(&properties, index));
+  if (properties.major != kNeededMajor) {
+    return unsupported(fmt::format("cuda: device {} is {} of compute capability {}.{}, needed {}.x",
+                                   index, properties.name, properties.major, properties.minor,
+                                   kNeededMajor));
+  }
+  SGA_TRY(use());
+  SGA_CUDA_TRY(cudaStreamCreateWithFlags(&transfers_, cudaStreamNonBlocking));
+  if (const cublasStatus_t s = cublasLtCreate(&blas_); s != CUBLAS_STATUS_SUCCESS) {
+    return make_status(Code::kDeviceFault,
+                       fmt::format("cuda: cublasLtCreate: {}", cublasLtGetStatusString(s)),
+                       Scope::kRank);
+  }
+  const std::string kind =
+      fmt::format("sm{}{}x{}", properties.major, properties.minor, properties.multiProcessorCount);
+  const std::string library = fmt::format("cublaslt-{}", cublasLtGetVersion());
+  matmuls_ = std::make_unique<MatmulTable>(kind + " " + library);
+  if (const char* file = std::getenv("SGACTOR_CUDA_MATMULS"); file != nullptr)
+    SGA_TRY(matmuls_->open(file));
+  if (const char* file = std::getenv("SGACTOR_CUDA_PROFILE"); file != nullptr)
+    profile_ = std::make_unique<Profile>(file);
+  info_.backend = "cuda";
+  info_.device = fmt::format("cuda:{}", index);
+  info_.description = fmt::format("{}, {}, {}, CUDA {}.{}", properties.name,
+                                  format_bytes(static_cast<int64_t>(properties.totalGlobalMem)),
+                                  library, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  // Tuned choices are part of it: another algorithm sums in another order.
+  info_.fingerprint = fmt::format("cuda-1/{}/{}/{}", kind, library, matmuls_->fingerprint());
+  info_.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  return {};
+}
+
+Status CudaDevice::use() const { return cuda_status(cudaSetDevice(index_)); }
+
+Status CudaDevice::write(std::byte* to, std::span<const std::byte> from) {
+  if (from.empty()) return {};
+  const std::lock_guard lock(transfer_mutex_);
+  SGA_TRY(use());
+  SGA_CUDA_TRY(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, transfers_));
+  return cuda_status(cudaStreamSynchronize(transfers_));
+}
+
+Status CudaDevice::read(std::span<std::byte> to, const std::byte* from) {
+  if (to.empty()) return {};
+  const std::lock_guard lock(transfer_mutex_);
+  SGA_TRY(use());
+  SGA_CUDA_TRY(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, transfers_));
+  return cuda_status(cudaStreamSynchronize(transfers_));
+}
+
+Result<std::unique_ptr<DeviceMemory>> CudaDevice::allocate(int64_t bytes, std::string_view label) {
+  if (bytes < 0) return invalid_argument("allocation of a negative number of bytes");
+  SGA_TRY(use());
+  void* data = nullptr;
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  if (Status s = cuda_status(cudaMalloc(&data, size)); !s.ok()) {
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    return s.with_context(fmt::format("no memory for {} of {}, {} of {} free", format_bytes(bytes),
+                                      label, format_bytes(static_cast<int64_t>(free_bytes)),
+                                      format_bytes(static_cast<int64_t>(total_bytes))));
+  }
+  auto memory =
+      std::make_unique<CudaMemory>(static_cast<std::byte*>(data), bytes, index_, counter_);
+  counter_->add(bytes);
+  const std::lock_guard lock(transfer_mutex_);
+  SGA_CUDA_TRY(cudaMemsetAsync(data, 0, size, transfers_));
+  SGA_CUDA_TRY(cudaStreamSynchronize(transfers_));
+  return std::unique_ptr<DeviceMemory>(std::move(memory));
+}
+
+}  // namespace sgactor::kernels::cuda

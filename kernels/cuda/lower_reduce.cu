@@ -1,0 +1,245 @@
+// Reductions, each in an order that depends on the shapes alone.
+#include "kernels/cuda/kernel_math.cuh"
+#include "kernels/cuda/lowering.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace sgactor::kernels::cuda {
+namespace {
+
+using graph::Op;
+using graph::OpKind;
+using graph::ValueId;
+
+/// Dims of the operand that are kept and folded, neighbours merged.
+struct Folded {
+  int kept_rank = 0;
+  int folded_rank = 0;
+  int64_t kept_dims[graph::kMaxRank] = {};
+  int64_t kept_strides[graph::kMaxRank] = {};
+  int64_t folded_dims[graph::kMaxRank] = {};
+  int64_t folded_strides[graph::kMaxRank] = {};
+  int64_t kept = 1;
+  int64_t folded = 1;
+};
+
+Folded fold(const Shape& shape, const std::vector<int64_t>& axes) {
+  Folded f;
+  std::vector<int64_t> strides(static_cast<size_t>(shape.rank()), 1);
+  for (int d = shape.rank() - 2; d >= 0; --d)
+    strides[static_cast<size_t>(d)] = strides[static_cast<size_t>(d) + 1] * shape.dim(d + 1);
+  for (int d = 0; d < shape.rank(); ++d) {
+    const bool folds = std::find(axes.begin(), axes.end(), d) != axes.end();
+    int& rank = folds ? f.folded_rank : f.kept_rank;
+    int64_t* dims = folds ? f.folded_dims : f.kept_dims;
+    int64_t* steps = folds ? f.folded_strides : f.kept_strides;
+    (folds ? f.folded : f.kept) *= shape.dim(d);
+    const int64_t stride = strides[static_cast<size_t>(d)];
+    if (rank > 0 && steps[rank - 1] == stride * shape.dim(d)) {
+      dims[rank - 1] *= shape.dim(d);
+      steps[rank - 1] = stride;
+    } else {
+      dims[rank] = shape.dim(d);
+      steps[rank++] = stride;
+    }
+  }
+  return f;
+}
+
+__device__ int64_t offset_of(int64_t i, int rank, const int64_t* dims, const int64_t* strides) {
+  int64_t offset = 0;
+  for (int d = rank - 1; d >= 0; --d) {
+    const int64_t rest = i / dims[d];
+    offset += (i - rest * dims[d]) * strides[d];
+    i = rest;
+  }
+  return offset;
+}
+
+/// Sums are kept in double for f32 too: they may be long.
+template <class Op, class T>
+struct Folder {
+  using C = std::conditional_t<std::is_same_v<T, bf16>, float, double>;
+  static __device__ C start() {
+    if constexpr (std::is_same_v<Op, SumOp>) return 0;
+    return -INFINITY;
+  }
+};
+
+/// A block a result.
+template <class Op, class T>
+__global__ void fold_rows_kernel(Folded s, const T* x, T* y) {
+  using F = Folder<Op, T>;
+  const int64_t base = offset_of(blockIdx.x, s.kept_rank, s.kept_dims, s.kept_strides);
+  typename F::C all = F::start();
+  for (int64_t i = threadIdx.x; i < s.folded; i += blockDim.x) {
+    const int64_t at = offset_of(i, s.folded_rank, s.folded_dims, s.folded_strides);
+    all = Op::join(all, static_cast<typename F::C>(widen(x[base + at])));
+  }
+  all = block_reduce<Op>(all);
+  if (threadIdx.x == 0) y[blockIdx.x] = narrow<T>(all);
+}
+
+/// A thread a result: neighbours read neighbours where the last dim is kept.
+template <class Op, class T>
+__global__ void fold_columns_kernel(Folded s, const T* x, T* y) {
+  using F = Folder<Op, T>;
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (k >= s.kept) return;
+  const int64_t base = offset_of(k, s.kept_rank, s.kept_dims, s.kept_strides);
+  typename F::C all = F::start();
+  for (int64_t i = 0; i < s.folded; ++i) {
+    const int64_t at = offset_of(i, s.folded_rank, s.folded_dims, s.folded_strides);
+    all = Op::join(all, static_cast<typename F::C>(widen(x[base + at])));
+  }
+  y[k] = narrow<T>(all);
+}
+
+template <class Fold, class T>
+void add_reduce(Lowering& low, const Op& op) {
+  const ValueId x = op.operands[0];
+  const ValueId y = op.results[0];
+  const Folded s = fold(low.type(x).shape, op.attrs.list("axes"));
+  // Rows that end in a folded dim are read along it by a block.
+  const bool rows = s.folded_rank > 0 && s.folded_strides[s.folded_rank - 1] == 1;
+  low.add([=](const Frame& f) -> Status {
+    if (s.kept == 0) return {};
+    if (rows) {
+      fold_rows_kernel<Fold, T>
+          <<<static_cast<unsigned>(s.kept), threads_for(s.folded, 4, 512), 0, f.stream>>>(
+              s, f.at<T>(x), f.at<T>(y));
+    } else {
+      fold_columns_kernel<Fold, T>
+          <<<blocks_for(s.kept, 64), 64, 0, f.stream>>>(s, f.at<T>(x), f.at<T>(y));
+    }
+    return launched();
+  });
+}
+
+template <int N, class T, class S>
+__global__ void sum_squares_kernel(int64_t n, int64_t chunk, const T* x, S* y) {
+  const int64_t first = blockIdx.x * chunk;
+  const int64_t last = first + chunk < n ? first + chunk : n;
+  double sum = 0;
+  for (int64_t i = first + static_cast<int64_t>(threadIdx.x) * N; i < last; i += blockDim.x * N) {
+    if (i + N <= last) {
+      const Vec<T, N> v = load<N>(x + i);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const double e = static_cast<double>(widen(v.v[j]));
+        sum += e * e;
+      }
+    } else {
+      for (int64_t j = i; j < last; ++j) {
+        const double e = static_cast<double>(widen(x[j]));
+        sum += e * e;
+      }
+    }
+  }
+  sum = block_reduce<SumOp>(sum);
+  if (threadIdx.x == 0) y[blockIdx.x] = static_cast<S>(sum);
+}
+
+/// One level: pairs of neighbours, an odd one carried up.
+template <class T>
+__global__ void tree_level_kernel(int64_t n, const T* x, T* y) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (2 * i >= n) return;
+  y[i] = 2 * i + 1 < n ? narrow<T>(widen(x[2 * i]) + widen(x[2 * i + 1])) : x[2 * i];
+}
+
+/// All levels of a short list in one block, in shared memory.
+template <class T>
+__global__ void tree_kernel(int64_t n, const T* x, T* y) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  T* level = reinterpret_cast<T*>(shared);
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) level[i] = x[i];
+  __syncthreads();
+  while (n > 1) {
+    const int64_t above = (n + 1) / 2;
+    // A pass of blockDim.x results at a time: results of a pass lie below operands of the next.
+    for (int64_t first = 0; first < above; first += blockDim.x) {
+      const int64_t i = first + threadIdx.x;
+      T value{};
+      if (i < above)
+        value =
+            2 * i + 1 < n ? narrow<T>(widen(level[2 * i]) + widen(level[2 * i + 1])) : level[2 * i];
+      __syncthreads();
+      if (i < above) level[i] = value;
+      __syncthreads();
+    }
+    n = above;
+  }
+  if (threadIdx.x == 0) *y = level[0];
+}
+
+constexpr int64_t kTreeInBlock = 4096;
+
+template <class T>
+Status run_tree(const Frame& f, int64_t n, const T* x, T* y) {
+  if (n == 0) return cuda_status(cudaMemsetAsync(y, 0, sizeof(T), f.stream));
+  auto* levels = reinterpret_cast<T*>(f.scratch);
+  while (n > kTreeInBlock) {
+    const int64_t above = (n + 1) / 2;
+    tree_level_kernel<<<blocks_for(above, 256), 256, 0, f.stream>>>(n, x, levels);
+    x = levels;
+    levels += above;
+    n = above;
+  }
+  tree_kernel<<<1, threads_for(n, 2), static_cast<size_t>(n) * sizeof(T), f.stream>>>(n, x, y);
+  return launched();
+}
+
+}  // namespace
+
+Status lower_reduce(Lowering& low, const Op& op) {
+  const bool known = by_float(low.type(op.operands[0]).dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (op.kind == OpKind::kReduceSum) {
+      add_reduce<SumOp, T>(low, op);
+    } else {
+      add_reduce<MaxOp, T>(low, op);
+    }
+  });
+  return known ? Status() : low.no_kernel(op);
+}
+
+Status lower_sum_squares(Lowering& low, const Op& op) {
+  const ValueId x = op.operands[0];
+  const ValueId y = op.results[0];
+  const int64_t n = low.type(x).num_elements();
+  const int64_t chunk = op.attrs.i64("chunk");
+  const int64_t chunks = low.type(y).num_elements();
+  const bool known = by_float(low.type(x).dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    low.add([=](const Frame& f) -> Status {
+      if (chunks == 0) return {};
+      constexpr int N = kLanes<T>;
+      const auto blocks = static_cast<unsigned>(chunks);
+      const int threads = threads_for(std::min(chunk, n), 4 * N, 512);
+      if (chunk % N == 0) {
+        sum_squares_kernel<N><<<blocks, threads, 0, f.stream>>>(n, chunk, f.at<T>(x), f.at<S>(y));
+      } else {
+        sum_squares_kernel<1><<<blocks, threads, 0, f.stream>>>(n, chunk, f.at<T>(x), f.at<S>(y));
+      }
+      return launched();
+    });
+  });
+  return known ? Status() : low.no_kernel(op);
+}
+
+Status lower_tree_sum(Lowering& low, const Op& op) {
+  const ValueId x = op.operands[0];
+  const ValueId y = op.results[0];
+  const int64_t n = low.type(x).num_elements();
+  const bool known = by_float(low.type(x).dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (n > kTreeInBlock) low.need_scratch((n + 64) * static_cast<int64_t>(sizeof(T)));
+    low.add([=](const Frame& f) { return run_tree(f, n, f.at<T>(x), f.at<T>(y)); });
+  });
+  return known ? Status() : low.no_kernel(op);
+}
+
+}  // namespace sgactor::kernels::cuda

@@ -1,0 +1,414 @@
+// Row-wise ops: softmax, RMS norm and their gradients, rotary embedding. Letters: N rows (all
+// leading dims), D the last dim; B batch, T time, H heads, K head dim.
+#include "kernels/cuda/kernel_math.cuh"
+#include "kernels/cuda/lowering.h"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace sgactor::kernels::cuda {
+namespace {
+
+using graph::Op;
+using graph::OpKind;
+using graph::ValueId;
+
+/// Blocks that share the rows of a norm's weight gradient; fixed, so that sums have one order.
+constexpr int64_t kGradBlocks = 264;
+constexpr int64_t kMostSharedBytes = 48 * 1024;
+
+int64_t row_length(const TensorType& t) { return t.shape.dim(-1); }
+int64_t num_rows(const TensorType& t) {
+  int64_t n = 1;
+  for (int d = 0; d + 1 < t.shape.rank(); ++d) n *= t.shape.dim(d);
+  return n;
+}
+
+template <int N, class T, class F>
+__device__ __forceinline__ void for_row(const T* /*type*/, int64_t D, F&& f) {
+  for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < D; d += blockDim.x * N) f(d);
+}
+
+template <int N, class T>
+__global__ void softmax_kernel(int64_t D, const T* x_ND, T* y_ND) {
+  using C = Compute<T>;
+  const T* x = x_ND + static_cast<int64_t>(blockIdx.x) * D;
+  T* y = y_ND + static_cast<int64_t>(blockIdx.x) * D;
+  C largest = -INFINITY;
+  for_row<N>(x, D, [&](int64_t d) {
+    const Vec<T, N> v = load<N>(x + d);
+    for (int j = 0; j < N; ++j) largest = MaxOp::join(largest, widen(v.v[j]));
+  });
+  largest = block_reduce<MaxOp>(largest);
+  C sum = 0;
+  for_row<N>(x, D, [&](int64_t d) {
+    const Vec<T, N> v = load<N>(x + d);
+    for (int j = 0; j < N; ++j) sum += exp_of(widen(v.v[j]) - largest);
+  });
+  sum = block_reduce<SumOp>(sum);
+  for_row<N>(x, D, [&](int64_t d) {
+    const Vec<T, N> v = load<N>(x + d);
+    Vec<T, N> out;
+    for (int j = 0; j < N; ++j) out.v[j] = narrow<T>(exp_of(widen(v.v[j]) - largest) / sum);
+    store<N>(y + d, out);
+  });
+}
+
+template <int N, class T>
+__global__ void softmax_grad_kernel(int64_t D, const T* y_ND, const T* dy_ND, T* dx_ND) {
+  using C = Compute<T>;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * D;
+  C dot = 0;
+  for_row<N>(y_ND, D, [&](int64_t d) {
+    const Vec<T, N> y = load<N>(y_ND + at + d);
+    const Vec<T, N> dy = load<N>(dy_ND + at + d);
+    for (int j = 0; j < N; ++j) dot += widen(y.v[j]) * widen(dy.v[j]);
+  });
+  dot = block_reduce<SumOp>(dot);
+  for_row<N>(y_ND, D, [&](int64_t d) {
+    const Vec<T, N> y = load<N>(y_ND + at + d);
+    const Vec<T, N> dy = load<N>(dy_ND + at + d);
+    Vec<T, N> out;
+    for (int j = 0; j < N; ++j) out.v[j] = narrow<T>(widen(y.v[j]) * (widen(dy.v[j]) - dot));
+    store<N>(dx_ND + at + d, out);
+  });
+}
+
+/// y = norm(x + r) * w; without r, s is not written.
+template <int N, class T, class S>
+__global__ void rms_norm_kernel(int64_t D, Compute<T> eps, const T* x_ND, const T* r_ND,
+                                const T* w_D, T* s_ND, T* y_ND, S* rstd_N) {
+  using C = Compute<T>;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * D;
+  C sum = 0;
+  for_row<N>(x_ND, D, [&](int64_t d) {
+    Vec<T, N> x = load<N>(x_ND + at + d);
+    if (r_ND != nullptr) {
+      const Vec<T, N> r = load<N>(r_ND + at + d);
+      for (int j = 0; j < N; ++j) x.v[j] = narrow<T>(widen(x.v[j]) + widen(r.v[j]));
+      store<N>(s_ND + at + d, x);
+    }
+    for (int j = 0; j < N; ++j) sum += widen(x.v[j]) * widen(x.v[j]);
+  });
+  sum = block_reduce<SumOp>(sum);
+  const C rstd = C(1) / static_cast<C>(sqrt(sum / static_cast<C>(D) + eps));
+  if (threadIdx.x == 0) rstd_N[blockIdx.x] = rstd;
+  // A thread reads back only what it wrote itself.
+  const T* from = r_ND != nullptr ? s_ND : x_ND;
+  for_row<N>(x_ND, D, [&](int64_t d) {
+    const Vec<T, N> x = load<N>(from + at + d);
+    const Vec<T, N> w = load<N>(w_D + d);
+    Vec<T, N> y;
+    for (int j = 0; j < N; ++j) y.v[j] = narrow<T>(widen(x.v[j]) * rstd * widen(w.v[j]));
+    store<N>(y_ND + at + d, y);
+  });
+}
+
+/// With g = dy * w: dx = ds + rstd * (g - x * rstd^2 * mean(g * x)). Each block sums dy * x * rstd
+/// of its rows in shared memory and writes one row of part_PD.
+template <int N, bool kShared, class T, class S>
+__global__ void rms_norm_grad_kernel(int64_t rows, int64_t D, int64_t per_block, const T* dy_ND,
+                                     const T* ds_ND, const T* x_ND, const T* w_D, const S* rstd_N,
+                                     T* dx_ND, Compute<T>* part_PD) {
+  using C = Compute<T>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  C* dw = reinterpret_cast<C*>(shared);
+  if constexpr (kShared) {
+    for_row<N>(w_D, D, [&](int64_t d) {
+      for (int j = 0; j < N; ++j) dw[d + j] = 0;
+    });
+  }
+  const int64_t first = blockIdx.x * per_block;
+  const int64_t last = first + per_block < rows ? first + per_block : rows;
+  for (int64_t n = first; n < last; ++n) {
+    const int64_t at = n * D;
+    const C rstd = rstd_N[n];
+    C dot = 0;
+    for_row<N>(w_D, D, [&](int64_t d) {
+      const Vec<T, N> dy = load<N>(dy_ND + at + d);
+      const Vec<T, N> x = load<N>(x_ND + at + d);
+      const Vec<T, N> w = load<N>(w_D + d);
+      for (int j = 0; j < N; ++j) dot += widen(dy.v[j]) * widen(w.v[j]) * widen(x.v[j]);
+    });
+    const C mean = block_reduce<SumOp>(dot) / static_cast<C>(D);
+    const C slope = rstd * rstd * mean;
+    for_row<N>(w_D, D, [&](int64_t d) {
+      const Vec<T, N> dy = load<N>(dy_ND + at + d);
+      const Vec<T, N> x = load<N>(x_ND + at + d);
+      const Vec<T, N> w = load<N>(w_D + d);
+      Vec<T, N> add{};
+      if (ds_ND != nullptr) add = load<N>(ds_ND + at + d);
+      Vec<T, N> dx;
+      for (int j = 0; j < N; ++j) {
+        const C grad = rstd * (widen(dy.v[j]) * widen(w.v[j]) - widen(x.v[j]) * slope);
+        dx.v[j] = narrow<T>(ds_ND != nullptr ? grad + widen(add.v[j]) : grad);
+        if constexpr (kShared) dw[d + j] += widen(dy.v[j]) * widen(x.v[j]) * rstd;
+      }
+      store<N>(dx_ND + at + d, dx);
+    });
+  }
+  if constexpr (kShared) {
+    for_row<N>(w_D, D, [&](int64_t d) {
+      for (int j = 0; j < N; ++j) part_PD[blockIdx.x * D + d + j] = dw[d + j];
+    });
+  }
+}
+
+template <class T>
+__global__ void sum_parts_kernel(int64_t parts, int64_t D, const Compute<T>* part_PD, T* dw_D) {
+  const int64_t d = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (d >= D) return;
+  Compute<T> sum = 0;
+  for (int64_t p = 0; p < parts; ++p) sum += part_PD[p * D + d];
+  dw_D[d] = narrow<T>(sum);
+}
+
+/// For rows too long for shared memory: a thread a column.
+template <class T, class S>
+__global__ void column_grad_kernel(int64_t rows, int64_t D, const T* dy_ND, const T* x_ND,
+                                   const S* rstd_N, T* dw_D) {
+  const int64_t d = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (d >= D) return;
+  Compute<T> sum = 0;
+  for (int64_t n = 0; n < rows; ++n)
+    sum += widen(dy_ND[n * D + d]) * widen(x_ND[n * D + d]) * static_cast<Compute<T>>(rstd_N[n]);
+  dw_D[d] = narrow<T>(sum);
+}
+
+template <int N, class T>
+__global__ void rotate_kernel(int64_t pairs, int64_t T_time, int64_t H, int64_t half,
+                              Compute<T> sign, const T* x, const T* cos_TK, const T* sin_TK, T* y) {
+  using C = Compute<T>;
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+  if (i >= pairs) return;
+  const int64_t row = i / half;
+  const int64_t k = i - row * half;
+  const int64_t t = row / H % T_time;
+  const Vec<T, N> c = load<N>(cos_TK + t * half + k);
+  const Vec<T, N> s = load<N>(sin_TK + t * half + k);
+  const int64_t at = row * 2 * half + k;
+  const Vec<T, N> a = load<N>(x + at);
+  const Vec<T, N> b = load<N>(x + at + half);
+  Vec<T, N> y1;
+  Vec<T, N> y2;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const C sine = sign * widen(s.v[j]);
+    y1.v[j] = narrow<T>(widen(a.v[j]) * widen(c.v[j]) - widen(b.v[j]) * sine);
+    y2.v[j] = narrow<T>(widen(b.v[j]) * widen(c.v[j]) + widen(a.v[j]) * sine);
+  }
+  store<N>(y + at, y1);
+  store<N>(y + at + half, y2);
+}
+
+/// f(std::integral_constant<int, N>) with as many lanes as rows of D allow.
+template <class T, class F>
+void by_lanes(int64_t D, F&& f) {
+  if (D % kLanes<T> == 0) {
+    f(std::integral_constant<int, kLanes<T>>{});
+  } else {
+    f(std::integral_constant<int, 1>{});
+  }
+}
+
+template <class T>
+using Stat = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class T>
+void add_norm(Lowering& low, const Op& op) {
+  const bool adds = op.kind == OpKind::kAddRmsNorm;
+  const ValueId x = op.operands[0];
+  const ValueId r = adds ? op.operands[1] : x;
+  const ValueId w = op.operands[adds ? 2 : 1];
+  const ValueId s = op.results[0];
+  const ValueId y = op.results[adds ? 1 : 0];
+  const ValueId rstd = op.results[adds ? 2 : 1];
+  const int64_t D = row_length(low.type(x));
+  const int64_t rows = num_rows(low.type(x));
+  const auto eps = static_cast<Compute<T>>(op.attrs.f64("eps"));
+  by_lanes<T>(D, [&](auto lanes) {
+    constexpr int N = decltype(lanes)::value;
+    low.add([=](const Frame& f) -> Status {
+      if (rows == 0) return {};
+      rms_norm_kernel<N><<<static_cast<unsigned>(rows), threads_for(D, N), 0, f.stream>>>(
+          D, eps, f.at<T>(x), adds ? f.at<T>(r) : nullptr, f.at<T>(w), f.at<T>(s), f.at<T>(y),
+          f.at<Stat<T>>(rstd));
+      return launched();
+    });
+  });
+}
+
+template <class T>
+void add_norm_grad(Lowering& low, const Op& op) {
+  using C = Compute<T>;
+  const bool adds = op.kind == OpKind::kAddRmsNormGrad;
+  const size_t base = adds ? 2 : 1;
+  const ValueId dy = op.operands[0];
+  const ValueId ds = op.operands[1];
+  const ValueId x = op.operands[base];
+  const ValueId w = op.operands[base + 1];
+  const ValueId rstd = op.operands[base + 2];
+  const ValueId dx = op.results[0];
+  const ValueId dw = op.results[1];
+  const int64_t D = row_length(low.type(x));
+  const int64_t rows = num_rows(low.type(x));
+  const int64_t per_block = std::max<int64_t>(ceil_div(rows, kGradBlocks), 1);
+  const int64_t parts = ceil_div(rows, per_block);
+  const int64_t shared = D * static_cast<int64_t>(sizeof(C));
+  const bool fits = shared <= kMostSharedBytes;
+  if (fits) low.need_scratch(parts * shared);
+  by_lanes<T>(D, [&](auto lanes) {
+    constexpr int N = decltype(lanes)::value;
+    low.add([=](const Frame& f) -> Status {
+      const T* add = adds ? f.at<T>(ds) : nullptr;
+      auto* part = reinterpret_cast<C*>(f.scratch);
+      const auto blocks = static_cast<unsigned>(parts);
+      const int threads = threads_for(D, N);
+      if (blocks > 0 && fits) {
+        rms_norm_grad_kernel<N, true><<<blocks, threads, shared, f.stream>>>(
+            rows, D, per_block, f.at<T>(dy), add, f.at<T>(x), f.at<T>(w), f.at<Stat<T>>(rstd),
+            f.at<T>(dx), part);
+      } else if (blocks > 0) {
+        rms_norm_grad_kernel<N, false>
+            <<<blocks, threads, 0, f.stream>>>(rows, D, per_block, f.at<T>(dy), add, f.at<T>(x),
+                                               f.at<T>(w), f.at<Stat<T>>(rstd), f.at<T>(dx), part);
+      }
+      if (D == 0) return launched();
+      if (fits) {
+        sum_parts_kernel<T><<<blocks_for(D, 64), 64, 0, f.stream>>>(parts, D, part, f.at<T>(dw));
+      } else {
+        column_grad_kernel<<<blocks_for(D, 64), 64, 0, f.stream>>>(
+            rows, D, f.at<T>(dy), f.at<T>(x), f.at<Stat<T>>(rstd), f.at<T>(dw));
+      }
+      return launched();
+    });
+  });
+}
+
+/// Frequency of pair `i`, scaled as Hugging Face's modeling_rope_utils.py scales it
+/// (_compute_linear_scaling_rope_parameters, _compute_llama3_parameters).
+double inverse_frequency(const graph::Attrs& a, int64_t i) {
+  constexpr double kTwoPi = 6.283185307179586476925;
+  const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(a.i64("head_dim"));
+  const double freq = std::pow(a.f64("theta"), -exponent);
+  const std::string& scaling = a.text("scaling");
+  if (scaling == "none") return freq;
+  const double factor = a.f64("factor");
+  if (scaling == "linear") return freq / factor;
+  const double low = a.f64("low_freq_factor");
+  const double high = a.f64("high_freq_factor");
+  const auto context = static_cast<double>(a.i64("original_max_position"));
+  const double wavelength = kTwoPi / freq;
+  if (wavelength < context / high) return freq;
+  if (wavelength > context / low) return freq / factor;
+  const double smooth = ((context / wavelength) - low) / (high - low);
+  return ((1.0 - smooth) * freq / factor) + (smooth * freq);
+}
+
+void put(std::byte* to, DType dtype, double x) {
+  if (dtype == DType::kF64) {
+    std::memcpy(to, &x, sizeof x);
+  } else if (dtype == DType::kF32) {
+    const auto y = static_cast<float>(x);
+    std::memcpy(to, &y, sizeof y);
+  } else {
+    const bf16 y = __double2bfloat16(x);
+    std::memcpy(to, &y, sizeof y);
+  }
+}
+
+}  // namespace
+
+Status lower_softmax(Lowering& low, const Op& op) {
+  const ValueId x = op.operands[0];
+  const ValueId y = op.results[0];
+  const bool is_grad = op.kind == OpKind::kSoftmaxGrad;
+  const ValueId dy = is_grad ? op.operands[1] : x;
+  const int64_t D = row_length(low.type(x));
+  const int64_t rows = num_rows(low.type(x));
+  const bool known = by_float(low.type(x).dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    by_lanes<T>(D, [&](auto lanes) {
+      constexpr int N = decltype(lanes)::value;
+      low.add([=](const Frame& f) -> Status {
+        if (rows * D == 0) return {};
+        const auto blocks = static_cast<unsigned>(rows);
+        const int threads = threads_for(D, N);
+        if (is_grad) {
+          softmax_grad_kernel<N>
+              <<<blocks, threads, 0, f.stream>>>(D, f.at<T>(x), f.at<T>(dy), f.at<T>(y));
+        } else {
+          softmax_kernel<N><<<blocks, threads, 0, f.stream>>>(D, f.at<T>(x), f.at<T>(y));
+        }
+        return launched();
+      });
+    });
+  });
+  return known ? Status() : low.no_kernel(op);
+}
+
+Status lower_rms_norm(Lowering& low, const Op& op) {
+  const bool known = by_float(low.type(op.operands[0]).dtype,
+                              [&](auto tag) { add_norm<typename decltype(tag)::type>(low, op); });
+  return known ? Status() : low.no_kernel(op);
+}
+
+Status lower_rms_norm_grad(Lowering& low, const Op& op) {
+  const bool known = by_float(low.type(op.operands[0]).dtype, [&](auto tag) {
+    add_norm_grad<typename decltype(tag)::type>(low, op);
+  });
+  return known ? Status() : low.no_kernel(op);
+}
+
+Status lower_rope_table(Lowering& low, const Op& op) {
+  const graph::Attrs& a = op.attrs;
+  const DType dtype = low.type(op.results[0]).dtype;
+  if (dtype != DType::kF64 && dtype != DType::kF32 && dtype != DType::kBF16)
+    return low.no_kernel(op);
+  const int64_t half = a.i64("head_dim") / 2;
+  const int64_t size = dtype_bytes(dtype);
+  std::vector<std::byte> cosines(static_cast<size_t>(low.type(op.results[0]).bytes()));
+  std::vector<std::byte> sines(cosines.size());
+  std::vector<double> frequency;
+  for (int64_t i = 0; i < half; ++i) frequency.push_back(inverse_frequency(a, i));
+  for (int64_t t = 0; t < a.i64("seq_len"); ++t) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(t) * frequency[static_cast<size_t>(i)];
+      put(cosines.data() + (t * half + i) * size, dtype, std::cos(angle));
+      put(sines.data() + (t * half + i) * size, dtype, std::sin(angle));
+    }
+  }
+  SGA_TRY(low.make_constant(op.results[0], cosines));
+  return low.make_constant(op.results[1], sines);
+}
+
+Status lower_rotate(Lowering& low, const Op& op) {
+  const ValueId x = op.operands[0];
+  const ValueId cosines = op.operands[1];
+  const ValueId sines = op.operands[2];
+  const ValueId y = op.results[0];
+  const Shape& shape = low.type(x).shape;
+  const int64_t half = shape.dim(3) / 2;
+  const int64_t T_time = shape.dim(1);
+  const int64_t H = shape.dim(2);
+  const int64_t pairs = shape.num_elements() / 2;
+  const double sign = op.attrs.flag("inverse") ? -1.0 : 1.0;
+  const bool known = by_float(low.type(x).dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    by_lanes<T>(half, [&](auto lanes) {
+      constexpr int N = decltype(lanes)::value;
+      low.add([=](const Frame& f) -> Status {
+        if (pairs == 0) return {};
+        rotate_kernel<N><<<blocks_for(pairs, 256 * N), 256, 0, f.stream>>>(
+            pairs, T_time, H, half, static_cast<Compute<T>>(sign), f.at<T>(x), f.at<T>(cosines),
+            f.at<T>(sines), f.at<T>(y));
+        return launched();
+      });
+    });
+  });
+  return known ? Status() : low.no_kernel(op);
+}
+
+}  // namespace sgactor::kernels::cuda

@@ -1,0 +1,68 @@
+#pragma once
+#include "graph/base/dtype.h"
+#include "kernels/cuda/device.h"
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace sgactor::kernels::cuda {
+
+/// y[b, M, N] = op(a) @ op(b), or y += that. Row-major; batches lie one after the other.
+struct MatmulShape {
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  bool trans_a = false, trans_b = false;
+  DType operands = DType::kF32;
+  DType result = DType::kF32;
+  bool accumulate = false;
+  // Elements from row to row, where rows are not dense; 0: dense.
+  int64_t stride_a = 0, stride_b = 0, stride_y = 0;
+
+  [[nodiscard]] double flops() const {
+    return 2.0 * static_cast<double>(batch) * static_cast<double>(m) * static_cast<double>(n) *
+           static_cast<double>(k);
+  }
+  /// "bf16 bf16 nt 1x4096x2048x2048": the row's name in the matmul table.
+  [[nodiscard]] std::string name() const;
+};
+
+/// A product of fixed shapes with cuBLASLt's algorithm chosen: by the device's table, else the
+/// library's first candidate without split sums in place, so that results are reproducible. f32 in
+/// full precision, 16-bit floats with f32 sums. Immutable and thread-safe.
+class Matmul {
+ public:
+  /// Measures candidates if the table asks for it (allocates and frees device memory then).
+  /// Errors: kUnsupported if the library has no algorithm for the types or shapes.
+  static Result<std::shared_ptr<const Matmul>> create(CudaDevice& device, const MatmulShape& shape);
+  ~Matmul();
+  Matmul(const Matmul&) = delete;
+  Matmul& operator=(const Matmul&) = delete;
+
+  [[nodiscard]] int64_t workspace_bytes() const { return workspace_bytes_; }
+  /// `workspace`: workspace_bytes(), aligned to 256.
+  Status run(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace) const;
+
+ private:
+  Matmul() = default;
+  Status describe(const MatmulShape& shape);
+  Status choose(CudaDevice& device, const MatmulShape& shape);
+  Status run_with(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const void* a,
+                  const void* b, void* y, void* workspace, int64_t workspace_bytes) const;
+  Result<int> measure(CudaDevice& device, const MatmulShape& shape,
+                      const cublasLtMatmulHeuristicResult_t* candidates, int count) const;
+
+  cublasLtHandle_t blas_ = nullptr;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  // As the library sees them, column-major: left is our b, right is our a.
+  cublasLtMatrixLayout_t left_ = nullptr;
+  cublasLtMatrixLayout_t right_ = nullptr;
+  cublasLtMatrixLayout_t out_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+  int64_t workspace_bytes_ = 0;
+  bool in_double_ = false;
+  bool accumulate_ = false;
+};
+
+}  // namespace sgactor::kernels::cuda
