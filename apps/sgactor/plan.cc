@@ -3,6 +3,7 @@
 #include "apps/sgactor/training_setup.h"
 #include "graph/base/hash.h"
 #include "graph/base/units.h"
+#include "graph/compiler/explain_html.h"
 #include "graph/ir/text.h"
 #include "graph/plan/serial.h"
 #include "transport/storage/run_files.h"
@@ -19,11 +20,13 @@ namespace {
 struct PlanOptions {
   std::string job;
   std::string dump_dir;
+  std::string html;
   bool json = false;
   bool passes = false;
 };
 
-std::string plan_json(const graph::Plan& plan) {
+std::string plan_json(const graph::Compiled& compiled) {
+  const graph::Plan& plan = compiled.plan;
   const graph::MemoryStats& m = plan.memory;
   nlohmann::ordered_json out;
   out["params"] = plan.num_parameters;
@@ -35,7 +38,16 @@ std::string plan_json(const graph::Plan& plan) {
                    {"activation_peak_bytes", m.activation_peak_bytes}};
   out["compile_ms"] = plan.compile_ms;
   out["schema_hash"] = hex64(plan.schema_hash);
-  return out.dump();
+  out["passes"] = nlohmann::ordered_json::array();
+  for (const graph::PassRecord& pass : compiled.passes) {
+    out["passes"].push_back({{"name", pass.name},
+                             {"ms", pass.ms},
+                             {"ops_before", pass.ops_before},
+                             {"ops_after", pass.ops_after},
+                             {"note", pass.note},
+                             {"details", pass.details}});
+  }
+  return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 void memory_row(const char* name, int64_t bytes) {
@@ -80,6 +92,7 @@ void print_passes(const graph::Compiled& compiled) {
     std::cout << fmt::format("  {:<24}{:>9}  {:>6} -> {:<6} ops  {}\n", pass.name,
                              format_seconds(pass.ms * 1e-3), pass.ops_before, pass.ops_after,
                              pass.note);
+    for (const std::string& line : pass.details) std::cout << fmt::format("    {}\n", line);
   }
   std::cout << graph::print_plan(compiled.plan);
 }
@@ -100,9 +113,20 @@ struct Dumper {
   }
 };
 
-/// A directory that cannot be written is a wrong command, not a failed run.
-Status dump_failed(const Status& status) {
-  return status.ok() ? status : invalid_argument("--dump-ir: " + status.message());
+/// A place that cannot be written is a wrong command, not a failed run.
+Status blame_option(const char* option, const Status& status) {
+  return status.ok() ? status : invalid_argument(std::string(option) + ": " + status.message());
+}
+
+Status write_html(const JobSpec& job, const graph::Compiled& compiled, const std::string& file) {
+  graph::ExplainOptions options;
+  options.title = job.name;
+  options.subject =
+      fmt::format("{}, {} micro-batches of {} x {}, {}",
+                  job.model.hf.empty() ? job.model.preset : job.model.hf, job.num_micro_batches(),
+                  job.training.micro_batch_size, job.training.seq_len, job.training.dtype);
+  return blame_option("--html",
+                      transport::write_file_atomic(file, graph::explain_html(compiled, options)));
 }
 
 Result<int> plan(const CommandLine& line, const PlanOptions& options) {
@@ -110,13 +134,14 @@ Result<int> plan(const CommandLine& line, const PlanOptions& options) {
   Dumper dumper{options.dump_dir};
   decltype(graph::CompileOptions::dump) dump;
   if (!options.dump_dir.empty()) {
-    SGA_TRY(dump_failed(transport::make_dirs(options.dump_dir)));
+    SGA_TRY(blame_option("--dump-ir", transport::make_dirs(options.dump_dir)));
     dump = std::ref(dumper);
   }
   SGA_ASSIGN(const CompiledJob c, compile_job(job, graph::StorageModel::kNative, dump));
-  SGA_TRY(dump_failed(dumper.status));
+  SGA_TRY(blame_option("--dump-ir", dumper.status));
+  if (!options.html.empty()) SGA_TRY(write_html(job, c.compiled, options.html));
   if (options.json) {
-    std::cout << plan_json(c.compiled.plan) << "\n";
+    std::cout << plan_json(c.compiled) << "\n";
     return kExitDone;
   }
   print_summary(job, c);
@@ -131,6 +156,7 @@ void add_plan(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<PlanOptions>();
   sub->add_option("job", options->job, "job file")->required();
   sub->add_option("--dump-ir", options->dump_dir, "write both graphs after each pass to DIR");
+  sub->add_option("--html", options->html, "write one self-contained page to FILE");
   sub->add_flag("--json", options->json, "one JSON object");
   sub->add_flag("--passes", options->passes, "also passes, subgraphs and launch order");
   sub->callback(
