@@ -75,10 +75,20 @@ struct CollectiveRequest {
   Generation generation = 0;
 };
 
+/// Sizes of the pipeline. The same in all processes of a job.
+struct CollectivesOptions {
+  int64_t chunk_bytes = 256 << 10;  ///< one message of a pipelined collective; larger for huge ones
+  int32_t window = 4;               ///< chunks in flight between two members
+  /// An exact all-reduce whose inputs, all together, are at most this goes in one round of
+  /// messages.
+  int64_t one_round_bytes = 32 << 10;
+};
+
 /// The collectives of one process, for all logical ranks that it hosts: ranks of one process
 /// exchange by memcpy, others over the fabric, by the same code. Everything runs on the fabric's
-/// progress thread. Thread-safe. The fabric must outlive it; destroying it cancels what is pending
-/// (from outside the progress thread, which must still run or be driven by the caller).
+/// progress thread. Thread-safe. The fabric must outlive it. Destroying it cancels what is pending:
+/// the completions still come, so sinks and memory must live until num_pending() was 0 or the
+/// fabric is destroyed.
 ///
 /// Completions come once a start, on the progress thread, in no particular order; then no memory of
 /// the request is touched any more. Errors: kCancelled after an abort; kDisconnected if a member's
@@ -86,7 +96,7 @@ struct CollectiveRequest {
 /// no route, or whose sizes differ between members. After an error the output's content is unknown.
 class Collectives {
  public:
-  explicit Collectives(Fabric& fabric);
+  explicit Collectives(Fabric& fabric, const CollectivesOptions& options = {});
   ~Collectives();
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;

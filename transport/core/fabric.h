@@ -60,8 +60,9 @@ class Fabric {
   /// came before anybody asked. Frames of later generations are kept for their receiver.
   virtual void fence(Generation generation) = 0;
 
-  /// At most one observer; called on the progress thread, once a peer.
-  virtual void set_peer_lost(PeerLost observer) = 0;
+  /// Observers are called on the progress thread, in the order of adding, once a peer that was
+  /// connected; not for abort_peer. They stay for the fabric's life.
+  virtual void add_peer_lost(PeerLost observer) = 0;
 
   /// Progress thread, or before any transfer was posted.
   [[nodiscard]] virtual FabricStats stats() const = 0;

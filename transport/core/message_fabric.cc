@@ -36,7 +36,7 @@ void MessageFabric::shut_down() {
   alive_.reset();
   for (auto& [link, guest] : guests_) guest.link->close();
   guests_.clear();
-  peer_lost_ = nullptr;
+  peer_lost_.clear();
   for (auto& [id, peer] : peers_) {
     if (peer.link) peer.link->close();
     peer.messages->fail(why);
@@ -258,7 +258,8 @@ void MessageFabric::lose(PeerId peer, const Status& why, bool tell) {
   }
   p.messages->fail(why);
   for (const ConnectDone& done : std::exchange(p.waiting, {})) done(why);
-  if (tell && peer_lost_) peer_lost_(peer, why);
+  if (!tell) return;
+  for (const PeerLost& observer : std::vector<PeerLost>(peer_lost_)) observer(peer, why);
 }
 
 void MessageFabric::retire(std::unique_ptr<Link> link) {
@@ -276,9 +277,10 @@ void MessageFabric::fence(Generation generation) {
   });
 }
 
-void MessageFabric::set_peer_lost(PeerLost observer) {
-  run_inside(
-      [this, observer = std::move(observer)]() mutable { peer_lost_ = std::move(observer); });
+void MessageFabric::add_peer_lost(PeerLost observer) {
+  run_inside([this, observer = std::move(observer)]() mutable {
+    peer_lost_.push_back(std::move(observer));
+  });
 }
 
 }  // namespace sgactor::transport

@@ -40,7 +40,7 @@ class MessageFabric : public Fabric, protected LinkHandler {
   [[nodiscard]] Endpoint& endpoint(PeerId peer) override;
   void abort_peer(PeerId peer, const Status& why) override;
   void fence(Generation generation) override;
-  void set_peer_lost(PeerLost observer) override;
+  void add_peer_lost(PeerLost observer) override;
   [[nodiscard]] FabricStats stats() const override { return context_.stats; }
 
  protected:
@@ -106,7 +106,7 @@ class MessageFabric : public Fabric, protected LinkHandler {
   std::unordered_map<Link*, PeerId> peer_of_link_;
   std::unordered_map<Link*, Guest> guests_;
   uint64_t num_guests_ever_ = 0;
-  PeerLost peer_lost_;
+  std::vector<PeerLost> peer_lost_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -142,10 +142,10 @@ void InprocFabric::open_link(PeerId peer, const std::string& /*address*/) {
   auto near_link = std::make_unique<InprocLink>(near, far);
   near->link = near_link.get();
   // Runs when the task has run or was dropped: a fabric that dies before it accepts must be seen.
-  const std::shared_ptr<void> dropped(nullptr, [near, far](void*) {
+  std::shared_ptr<void> dropped(nullptr, [near, far](void*) {
     if (far->link == nullptr) InprocLink::tell_closed(near);
   });
-  other.progress->post([other, near, far, from = self(), dropped] {
+  other.progress->post([other, near, far, from = self(), dropped = std::move(dropped)] {
     const auto alive = other.alive.lock();
     if (!alive) return;
     auto far_link = std::make_unique<InprocLink>(far, near);
