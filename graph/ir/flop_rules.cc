@@ -1,5 +1,8 @@
 #include "graph/ir/shape_rules.h"
 
+#include <algorithm>
+#include <string>
+
 namespace sgactor::graph::rules {
 namespace {
 
@@ -39,6 +42,24 @@ double flash_attention_flops(Operands operands, Operands /*results*/, const Attr
 double flash_attention_grad_flops(Operands operands, Operands /*results*/, const Attrs& attrs) {
   // Scores again, then the gradients of the values, the weights, the queries and the keys.
   return 5.0 * attention_product(operands, 1, 2, attrs);
+}
+
+double linear_cross_entropy_flops(Operands operands, Operands /*results*/, const Attrs& /*attrs*/) {
+  const auto vocab = static_cast<double>(operands[1].shape.dim(0));
+  return 2.0 * count(operands[0]) * vocab + 4.0 * count(operands[2]) * vocab;
+}
+
+double linear_cross_entropy_grad_flops(Operands operands, Operands results, const Attrs& attrs) {
+  // Three products of the same size, the softmax's two passes, the sum into the accumulator.
+  const double forward = linear_cross_entropy_flops(operands.subspan(1), results, attrs);
+  const double product = 2.0 * count(operands[1]) * static_cast<double>(operands[2].shape.dim(0));
+  return 2.0 * forward + product + count(operands[0]);
+}
+
+double fused_pointwise_flops(Operands /*operands*/, Operands results, const Attrs& attrs) {
+  const std::string& program = attrs.text("program");
+  const auto instructions = 1 + std::count(program.begin(), program.end(), ';');
+  return static_cast<double>(instructions) * count(results[0]);
 }
 
 double per_operand1_flops(Operands operands, Operands /*results*/, const Attrs& /*attrs*/) {

@@ -69,6 +69,9 @@ enum class OpKind : uint16_t {
   kAddRmsNorm,
   kAddRmsNormGrad,
   kAdamw,
+  kLinearCrossEntropy,
+  kLinearCrossEntropyGrad,
+  kFusedPointwise,
   // Communication over a group of logical ranks: launches of their own, never in a subgraph.
   kAllReduce,
   kAllGather,

@@ -50,6 +50,7 @@ constexpr AttrSpec kAttention[] = {{"scale", T::kFloat}, {"causal", T::kBool}};
 constexpr AttrSpec kAdam[] = {
     {"beta1", T::kFloat}, {"beta2", T::kFloat}, {"eps", T::kFloat}, {"weight_decay", T::kFloat}};
 
+constexpr AttrSpec kProgram[] = {{"program", T::kText}};
 constexpr AttrSpec kAllReduceAttrs[] = {{"group", T::kText}, {"reduce", T::kText}};
 constexpr AttrSpec kAllGatherAttrs[] = {
     {"group", T::kText}, {"members", T::kInt}, {"sizes", T::kIntList}};
@@ -276,6 +277,20 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
                         "p', m', v' in place: gc = g*clip; m' = beta1*m + (1-beta1)*gc; "
                         "v' = beta2*v + (1-beta2)*gc^2; p' = p*(1 - lr*weight_decay) - (lr/bias1) "
                         "* m' / (sqrt(v')/sqrt(bias2) + eps)"))),
+    fused(row(OpKind::kLinearCrossEntropy, "linear_cross_entropy", {3, 3, 2}, {},
+              linear_cross_entropy_shape, nullptr, linear_cross_entropy_flops, {},
+              "x[N, D], w[V, D], targets i32[N] -> cross_entropy(x w^T, targets): stat[], lse: "
+              "stat[N]; the logits exist a block of rows at a time")),
+    fused(row(OpKind::kLinearCrossEntropyGrad, "linear_cross_entropy_grad", {5, 5, 3}, {},
+              linear_cross_entropy_grad_shape, nullptr, linear_cross_entropy_grad_flops, kMust,
+              "acc stat[V, D], x[N, D], w[V, D], targets i32[N], dloss stat[] -> acc + dw in "
+              "place, dx, loss stat[]: the loss and its gradients, logits a block of rows at a "
+              "time")),
+    fused(pointwise(row(OpKind::kFusedPointwise, "fused_pointwise", {1, -1, 1}, kProgram,
+                        fused_pointwise_shape, nullptr, fused_pointwise_flops, kMay,
+                        "x, .. of one float dtype {program} -> the last instruction's value; "
+                        "operands have the shape of x, or a suffix of it, or []; see "
+                        "pointwise_program.h"))),
 
     communicates(row(OpKind::kAllReduce, "all_reduce", {1, -1, -1}, kAllReduceAttrs,
                      all_reduce_shape, nullptr, nullptr, {},

@@ -72,11 +72,17 @@ Types swiglu_grad_shape(Operands operands, const Attrs& attrs);
 Types add_rms_norm_shape(Operands operands, const Attrs& attrs);
 Types add_rms_norm_grad_shape(Operands operands, const Attrs& attrs);
 Types adamw_shape(Operands operands, const Attrs& attrs);
+Types linear_cross_entropy_shape(Operands operands, const Attrs& attrs);
+Types linear_cross_entropy_grad_shape(Operands operands, const Attrs& attrs);
+Types fused_pointwise_shape(Operands operands, const Attrs& attrs);
 
 double matmul_flops(Operands operands, Operands results, const Attrs& attrs);
 double matmul_accumulate_flops(Operands operands, Operands results, const Attrs& attrs);
 double flash_attention_flops(Operands operands, Operands results, const Attrs& attrs);
 double flash_attention_grad_flops(Operands operands, Operands results, const Attrs& attrs);
+double linear_cross_entropy_flops(Operands operands, Operands results, const Attrs& attrs);
+double linear_cross_entropy_grad_flops(Operands operands, Operands results, const Attrs& attrs);
+double fused_pointwise_flops(Operands operands, Operands results, const Attrs& attrs);
 /// One for each element of operand 1.
 double per_operand1_flops(Operands operands, Operands results, const Attrs& attrs);
 /// `kFactor` for each element of result 0.

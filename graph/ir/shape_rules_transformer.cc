@@ -1,5 +1,6 @@
 // Shape rules of the pieces of a transformer, their gradients, and fused ops.
 // B batch, T time, H query heads, G key-value heads, K head dim, D model dim, V vocabulary, N rows.
+#include "graph/ir/pointwise_program.h"
 #include "graph/ir/shape_rules.h"
 
 #include <fmt/format.h>
@@ -72,6 +73,17 @@ Status need_logits(Operands operands) {
   SGA_TRY(need_float(operands, 0));
   SGA_TRY(need_rank(operands, 0, 2));
   return need_type(operands, 1, DType::kI32, Shape{operands[0].shape.dim(0)}, "one target a row");
+}
+
+/// x[N, D] at `x`, w[V, D] and targets i32[N] behind it.
+Status need_head(Operands operands, size_t x) {
+  SGA_TRY(need_float(operands, x));
+  SGA_TRY(need_rank(operands, x, 2));
+  SGA_TRY(need_rank(operands, x + 1, 2));
+  const Shape weight{operands[x + 1].shape.dim(0), operands[x].shape.dim(1)};
+  SGA_TRY(need_type(operands, x + 1, operands[x].dtype, weight, "[V, D] of the hidden rows"));
+  return need_type(operands, x + 2, DType::kI32, Shape{operands[x].shape.dim(0)},
+                   "one target a row");
 }
 
 }  // namespace
@@ -235,6 +247,38 @@ Types adamw_shape(Operands operands, const Attrs& /*attrs*/) {
     SGA_TRY(need_type(operands, i, wide ? operands[0].dtype : DType::kF32, Shape{}, "a scalar"));
   }
   return std::vector<TensorType>{operands[0], operands[1], operands[2]};
+}
+
+Types linear_cross_entropy_shape(Operands operands, const Attrs& /*attrs*/) {
+  SGA_TRY(need_head(operands, 0));
+  const DType stat = stat_dtype(operands[0].dtype);
+  return std::vector<TensorType>{{stat, Shape{}}, {stat, operands[2].shape}};
+}
+
+Types linear_cross_entropy_grad_shape(Operands operands, const Attrs& /*attrs*/) {
+  SGA_TRY(need_head(operands, 1));
+  const DType stat = stat_dtype(operands[1].dtype);
+  SGA_TRY(need_type(operands, 0, stat, operands[2].shape, "an accumulator of the weight"));
+  SGA_TRY(need_type(operands, 4, stat, Shape{}, "the gradient of the loss"));
+  return std::vector<TensorType>{operands[0], operands[1], {stat, Shape{}}};
+}
+
+Types fused_pointwise_shape(Operands operands, const Attrs& attrs) {
+  SGA_TRY(need_float(operands, 0));
+  const auto& dims = operands[0].shape.dims();
+  for (size_t i = 1; i < operands.size(); ++i) {
+    const auto& own = operands[i].shape.dims();
+    if (operands[i].dtype != operands[0].dtype || own.size() > dims.size() ||
+        !std::equal(own.rbegin(), own.rend(), dims.rbegin())) {
+      return bad(fmt::format("operand {} is {}, expected a suffix of {}", i,
+                             operands[i].to_string(), operands[0].to_string()));
+    }
+  }
+  const Status program =
+      parse_pointwise_program(attrs.text("program"), static_cast<int32_t>(operands.size()))
+          .status();
+  if (!program.ok()) return program;
+  return std::vector<TensorType>{operands[0]};
 }
 
 }  // namespace sgactor::graph::rules

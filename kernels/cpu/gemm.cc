@@ -85,6 +85,8 @@ int64_t gemm_scratch_bytes() {
          static_cast<int64_t>(sizeof(float));
 }
 
+int64_t gemm_block_depth(int64_t k) { return depth_of_block(k); }
+
 void gemm(const KernelTable& kernels, const Gemm& g, const float* a, const float* b, float* c,
           float* scratch) {
   if (trivial(g)) return fill_trivial(g, c);

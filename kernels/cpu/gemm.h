@@ -26,6 +26,9 @@ struct Gemm {
 void gemm(const KernelTable& kernels, const Gemm& g, const float* a, const float* b, float* c,
           float* scratch);
 int64_t gemm_scratch_bytes();
+/// Products are summed over blocks of this depth, one block's sum after the other: a product cut
+/// into several along k at multiples of it has the same bits, if each accumulates.
+int64_t gemm_block_depth(int64_t k);
 /// On the calling thread, by OpenBLAS (which allocates its buffers once a thread).
 void gemm(const Gemm& g, const double* a, const double* b, double* c);
 

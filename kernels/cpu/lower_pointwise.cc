@@ -1,7 +1,5 @@
 #include "kernels/cpu/lowering.h"
-
-#include <cmath>
-#include <optional>
+#include "kernels/cpu/pointwise_functions.h"
 
 namespace sgactor::kernels::cpu {
 namespace {
@@ -9,105 +7,6 @@ namespace {
 using graph::Op;
 using graph::OpKind;
 using graph::ValueId;
-
-std::optional<Binary> vector_binary(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAdd:
-      return kAdd;
-    case OpKind::kSub:
-      return kSub;
-    case OpKind::kMul:
-      return kMul;
-    case OpKind::kDiv:
-      return kDiv;
-    case OpKind::kMinimum:
-      return kMin;
-    case OpKind::kMaximum:
-      return kMax;
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<Unary> vector_unary(OpKind kind) {
-  switch (kind) {
-    case OpKind::kNeg:
-      return kNeg;
-    case OpKind::kExp:
-      return kExp;
-    case OpKind::kSqrt:
-      return kSqrt;
-    case OpKind::kRsqrt:
-      return kRsqrt;
-    case OpKind::kSquare:
-      return kSquare;
-    case OpKind::kSigmoid:
-      return kSigmoid;
-    case OpKind::kSilu:
-      return kSilu;
-    case OpKind::kScale:
-      return kScale;
-    case OpKind::kAddScalar:
-      return kAddScalar;
-    default:
-      return std::nullopt;
-  }
-}
-
-template <class T>
-using BinaryFn = T (*)(T, T);
-template <class T>
-using UnaryFn = T (*)(T, T param);
-
-template <class T>
-BinaryFn<T> scalar_binary(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAdd:
-      return [](T a, T b) { return a + b; };
-    case OpKind::kSub:
-      return [](T a, T b) { return a - b; };
-    case OpKind::kMul:
-      return [](T a, T b) { return a * b; };
-    case OpKind::kDiv:
-      return [](T a, T b) { return a / b; };
-    case OpKind::kMinimum:
-      return [](T a, T b) { return b < a ? b : a; };
-    case OpKind::kMaximum:
-      return [](T a, T b) { return b > a ? b : a; };
-    default:
-      return [](T a, T b) { return std::pow(a, b); };
-  }
-}
-
-template <class T>
-UnaryFn<T> scalar_unary(OpKind kind) {
-  switch (kind) {
-    case OpKind::kNeg:
-      return [](T x, T) { return -x; };
-    case OpKind::kExp:
-      return [](T x, T) { return std::exp(x); };
-    case OpKind::kLog:
-      return [](T x, T) { return std::log(x); };
-    case OpKind::kSqrt:
-      return [](T x, T) { return std::sqrt(x); };
-    case OpKind::kRsqrt:
-      return [](T x, T) { return T{1} / std::sqrt(x); };
-    case OpKind::kSquare:
-      return [](T x, T) { return x * x; };
-    case OpKind::kCos:
-      return [](T x, T) { return std::cos(x); };
-    case OpKind::kSin:
-      return [](T x, T) { return std::sin(x); };
-    case OpKind::kSigmoid:
-      return [](T x, T) { return T{1} / (T{1} + std::exp(-x)); };
-    case OpKind::kSilu:
-      return [](T x, T) { return x / (T{1} + std::exp(-x)); };
-    case OpKind::kScale:
-      return [](T x, T p) { return x * p; };
-    default:
-      return [](T x, T p) { return x + p; };
-  }
-}
 
 double parameter_of(const Op& op) {
   if (op.kind == OpKind::kScale) return op.attrs.f64("factor");

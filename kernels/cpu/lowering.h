@@ -100,6 +100,8 @@ Status lower_cross_entropy_shard_grad(Lowering& low, const graph::Op& op);
 Status lower_slice_shard(Lowering& low, const graph::Op& op);
 Status lower_accumulate(Lowering& low, const graph::Op& op);
 Status lower_adamw(Lowering& low, const graph::Op& op);
+Status lower_linear_cross_entropy(Lowering& low, const graph::Op& op);
+Status lower_fused_pointwise(Lowering& low, const graph::Op& op);
 
 // Helpers for steps.
 

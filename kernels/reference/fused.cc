@@ -1,6 +1,10 @@
+#include "graph/ir/pointwise_program.h"
 #include "kernels/reference/kernels.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <vector>
 
 namespace sgactor::kernels::reference {
 namespace {
@@ -55,6 +59,35 @@ Status adamw(const OpCall& call) {
     call.out[1].f64()[i] = m;
     call.out[2].f64()[i] = v;
   }
+  return {};
+}
+
+/// Every instruction as the primitive op that it is, on tensors of the result's shape.
+Status fused_pointwise(const OpCall& call) {
+  SGA_ASSIGN(const graph::PointwiseProgram program,
+             graph::parse_pointwise_program(call.op.attrs.text("program"),
+                                            static_cast<int32_t>(call.in.size())));
+  const TensorType& type = *call.out[0].type;
+  const auto n = static_cast<size_t>(type.num_elements());
+  std::vector<std::vector<double>> values;
+  for (const Tensor& operand : call.in) {
+    std::vector<double>& wide = values.emplace_back(n);
+    for (size_t i = 0; i < n; ++i) wide[i] = operand.f64()[i % static_cast<size_t>(operand.size())];
+  }
+  const auto tensor = [&](int32_t v) {
+    return Tensor{&type, reinterpret_cast<std::byte*>(values[static_cast<size_t>(v)].data())};
+  };
+  for (const graph::PointwiseInstruction& i : program) {
+    graph::Op op;
+    op.kind = i.kind;
+    if (i.kind == graph::OpKind::kScale) op.attrs.set("factor", i.param);
+    if (i.kind == graph::OpKind::kAddScalar) op.attrs.set("value", i.param);
+    values.emplace_back(n);
+    const std::array<Tensor, 2> in = {tensor(i.a), tensor(i.b)};
+    const std::array<Tensor, 1> out = {tensor(static_cast<int32_t>(values.size()) - 1)};
+    SGA_TRY(run_op(op, std::span(in).first(graph::is_program_binary(i.kind) ? 2 : 1), out));
+  }
+  std::copy(values.back().begin(), values.back().end(), call.out[0].f64());
   return {};
 }
 

@@ -72,6 +72,9 @@ constexpr std::array<Row, graph::kNumOpKinds> kTable = {{
     {OpKind::kAddRmsNorm, add_rms_norm},
     {OpKind::kAddRmsNormGrad, add_rms_norm_grad},
     {OpKind::kAdamw, adamw},
+    {OpKind::kLinearCrossEntropy, linear_cross_entropy},
+    {OpKind::kLinearCrossEntropyGrad, linear_cross_entropy_grad},
+    {OpKind::kFusedPointwise, fused_pointwise},
     {OpKind::kAllReduce, nullptr},  // channels do these
     {OpKind::kAllGather, nullptr},
     {OpKind::kReduceScatter, nullptr},

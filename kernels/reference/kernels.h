@@ -120,5 +120,10 @@ Status accumulate(const OpCall& call);
 Status swiglu(const OpCall& call);
 Status swiglu_grad(const OpCall& call);
 Status adamw(const OpCall& call);
+Status fused_pointwise(const OpCall& call);
+
+// head.cc
+Status linear_cross_entropy(const OpCall& call);
+Status linear_cross_entropy_grad(const OpCall& call);
 
 }  // namespace sgactor::kernels::reference

@@ -2,6 +2,7 @@
 // vocabulary, N rows; M, N, K of a matmul.
 #include "tests/conformance/op_cases.h"
 
+#include "graph/ir/pointwise_program.h"
 #include "tests/conformance/native.h"
 
 #include <algorithm>
@@ -334,6 +335,40 @@ void adamw(CaseMaker& m, OpKind kind) {
        attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}));
 }
 
+void linear_cross_entropy(CaseMaker& m, OpKind kind) {
+  const Dims nvd = {m.dim(), m.dim(), m.dim()};
+  const int64_t rows = std::min(nvd[0], m.limits().max_elements / std::max(nvd[1], nvd[2]));
+  const int64_t vocab = std::min(nvd[1], m.limits().max_elements / nvd[2]);
+  const ValueId x = m.values({rows, nvd[2]});
+  const ValueId w = m.values({vocab, nvd[2]});
+  const ValueId targets = m.integers(DType::kI32, {rows}, -1, vocab - 1);
+  if (kind == OpKind::kLinearCrossEntropy) {
+    m.op(kind, {x, w, targets});
+    return;
+  }
+  const ValueId acc = m.values(m.stat(), {vocab, nvd[2]}, Domain::kAny);
+  m.op(kind, {acc, x, w, targets, m.scalar(m.stat(), m.real(0.5, 2))});
+}
+
+/// Each instruction reads the one before it, so that every one counts.
+void fused_pointwise(CaseMaker& m, OpKind kind) {
+  const Dims shape = m.dims(0, 3);
+  std::vector<ValueId> operands = {m.values(shape), m.values(shape),
+                                   m.values(some_suffix(m, shape))};
+  const auto num_operands = static_cast<int32_t>(operands.size());
+  graph::PointwiseProgram program;
+  for (int64_t n = m.integer(1, 5); n > 0; --n) {
+    const auto last = static_cast<int32_t>(program.empty() ? 0 : num_operands + program.size() - 1);
+    graph::PointwiseInstruction i;
+    i.kind = m.pick({OpKind::kAdd, OpKind::kSub, OpKind::kMul, OpKind::kMaximum, OpKind::kSigmoid,
+                     OpKind::kCos, OpKind::kScale, OpKind::kNeg});
+    i.a = last;
+    i.b = static_cast<int32_t>(m.integer(0, num_operands - 1));
+    i.param = i.kind == OpKind::kScale ? m.real(-2, 2) : 0;
+    program.push_back(i);
+  }
+  m.op(kind, operands, attrs({{"program", graph::print_pointwise_program(program)}}));
+
 /// A rank's part of `rows` rows or columns over some ranks; the rank holds at least one.
 struct ShardDraw {
   int64_t part = 0, whole = 0, index = 0;
@@ -456,6 +491,9 @@ constexpr std::array<CaseRow, graph::kNumOpKinds> kCases = {{
     {OpKind::kAddRmsNorm, add_rms_norm},
     {OpKind::kAddRmsNormGrad, add_rms_norm_grad},
     {OpKind::kAdamw, adamw},
+    {OpKind::kLinearCrossEntropy, linear_cross_entropy},
+    {OpKind::kLinearCrossEntropyGrad, linear_cross_entropy},
+    {OpKind::kFusedPointwise, fused_pointwise},
     {OpKind::kAllReduce, nullptr},  // no backend has ops that communicate
     {OpKind::kAllGather, nullptr},
     {OpKind::kReduceScatter, nullptr},

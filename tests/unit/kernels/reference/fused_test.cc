@@ -130,6 +130,46 @@ TEST(ReferenceFused, AddRmsNormIsAddThenRmsNorm) {
   t.run();
 }
 
+TEST(ReferenceFused, LinearCrossEntropyIsMatmulThenCrossEntropy) {
+  TwoWays t;
+  Builder& b = t.builder();
+  const ValueId acc = t.input({4, 2});
+  const ValueId x = t.input({3, 2});
+  const ValueId w = t.input({4, 2});
+  const ValueId dloss = t.input({});
+  // Targets 3, -1 (not counted), 0.
+  const TensorType one{DType::kI32, {1}};
+  const ValueId targets =
+      b.concat({b.constant(3, one), b.constant(-1, one), b.constant(0, one)}, 0);
+  const ValueId logits = b.matmul(x, w, false, true);
+  const auto [loss, lse] = b.cross_entropy(logits, targets);
+  const auto forward = b.op(OpKind::kLinearCrossEntropy, {x, w, targets});
+  t.expect_equal(forward[0], loss);
+  t.expect_equal(forward[1], lse);
+  // A copy, since the fused op takes its accumulator away.
+  const auto all = b.op(OpKind::kLinearCrossEntropyGrad, {b.scale(acc, 1), x, w, targets, dloss});
+  const ValueId dlogits = b.op1(OpKind::kCrossEntropyGrad, {logits, targets, lse, dloss});
+  t.expect_equal(all[0], b.add(acc, b.matmul(dlogits, x, true, false)));
+  t.expect_equal(all[1], b.matmul(dlogits, w));
+  t.expect_equal(all[2], loss);
+  t.run();
+}
+
+TEST(ReferenceFused, FusedPointwiseIsItsInstructions) {
+  TwoWays t;
+  Builder& b = t.builder();
+  const ValueId x = t.input({3, 4});
+  const ValueId row = t.input({4});
+  const ValueId number = t.input({});
+  const ValueId fused = b.op1(
+      OpKind::kFusedPointwise, {x, row, number},
+      make_attrs({{"program", std::string("mul 0 1; sigmoid 3; sub 4 2; scale 5 0.1; add 6 3")}}));
+  const ValueId product = b.mul(x, row);
+  t.expect_equal(fused,
+                 b.add(b.scale(b.sub(b.unary(OpKind::kSigmoid, product), number), 0.1), product));
+  t.run();
+}
+
 TEST(ReferenceFused, MatmulAccumulateIsMatmulThenAccumulate) {
   for (const bool trans_a : {false, true}) {
     for (const bool trans_b : {false, true}) {

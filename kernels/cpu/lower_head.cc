@@ -1,0 +1,153 @@
+// The last matmul and the loss in one. Letters: N rows, D model dim, V vocabulary, C rows of a
+// block.
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/lowering.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <vector>
+
+namespace sgactor::kernels::cpu {
+namespace {
+
+using graph::Op;
+using graph::OpKind;
+using graph::ValueId;
+
+/// Products of a block of rows.
+struct HeadProducts {
+  ParallelGemm logits, dx, dw;
+
+  HeadProducts(const KernelTable& k, int64_t C, int64_t V, int64_t D)
+      : logits(k, {.trans_b = true, .m = C, .n = V, .k = D, .lda = D, .ldb = D, .ldc = V}),
+        dx(k, {.m = C, .n = D, .k = V, .lda = V, .ldb = D, .ldc = D}),
+        dw(k, {.trans_a = true,
+               .m = V,
+               .n = D,
+               .k = C,
+               .lda = V,
+               .ldb = D,
+               .ldc = D,
+               .accumulate = true}) {}
+
+  [[nodiscard]] int64_t scratch_bytes(int32_t num_threads) const {
+    return std::max({logits.scratch_bytes(num_threads), dx.scratch_bytes(num_threads),
+                     dw.scratch_bytes(num_threads)});
+  }
+};
+
+/// Which values are what, and how the rows are cut. A block has as many rows as the matmul sums at
+/// once: the gradient of the weight then adds up in the order of one product over all rows, so that
+/// the fused op keeps the bits of the ops it stands for.
+class Head {
+ public:
+  Head(Lowering& low, const Op& op)
+      : kernels_(&low.kernels()), gradients_(op.kind == OpKind::kLinearCrossEntropyGrad) {
+    const size_t x = gradients_ ? 1 : 0;
+    x_ = op.operands[x];
+    w_ = op.operands[x + 1];
+    targets_ = op.operands[x + 2];
+    loss_ = gradients_ ? op.results[2] : op.results[0];
+    if (gradients_) {
+      acc_in_ = op.operands[0];
+      dloss_ = op.operands[4];
+      acc_ = op.results[0];
+      dx_ = op.results[1];
+    } else {
+      lse_ = op.results[1];
+    }
+    N_ = low.type(x_).shape.dim(0);
+    D_ = low.type(x_).shape.dim(1);
+    V_ = low.type(w_).shape.dim(0);
+    C_ = std::max<int64_t>(1, std::min(N_, gemm_block_depth(N_)));
+    const int64_t tail = N_ % C_ == 0 ? C_ : N_ % C_;
+    products_ = {HeadProducts(*kernels_, C_, V_, D_), HeadProducts(*kernels_, tail, V_, D_)};
+    logits_bytes_ = round_up(C_ * V_ * static_cast<int64_t>(sizeof(float)), 64);
+    losses_bytes_ = round_up(C_ * static_cast<int64_t>(sizeof(double)), 64);
+    low.need_scratch(logits_bytes_ + losses_bytes_ +
+                     std::max(products_[0].scratch_bytes(low.num_threads()),
+                              products_[1].scratch_bytes(low.num_threads())));
+  }
+
+  Status run(const Frame& f) const {
+    SGA_TRY(check_targets(f));
+    if (gradients_ && f.ptr<float>(acc_) != f.ptr<float>(acc_in_)) {
+      std::memcpy(f.ptr<float>(acc_), f.ptr<float>(acc_in_),
+                  static_cast<size_t>(V_ * D_) * sizeof(float));
+    }
+    double total = 0;
+    for (int64_t begin = 0; begin < N_; begin += C_) {
+      run_block(f, begin, std::min(N_, begin + C_));
+      const auto* losses = reinterpret_cast<const double*>(f.scratch + logits_bytes_);
+      for (int64_t r = 0; r < std::min(C_, N_ - begin); ++r) total += losses[r];
+    }
+    *f.ptr<float>(loss_) = static_cast<float>(total);
+    return {};
+  }
+
+ private:
+  [[nodiscard]] Status check_targets(const Frame& f) const {
+    const auto* target = f.ptr<int32_t>(targets_);
+    for (int64_t i = 0; i < N_; ++i) {
+      if (target[i] < V_) continue;
+      return invalid_argument(fmt::format(
+          "target {} at position {} is outside the vocabulary of {}", target[i], i, V_));
+    }
+    return {};
+  }
+
+  void run_block(const Frame& f, int64_t begin, int64_t end) const {
+    auto* logits = reinterpret_cast<float*>(f.scratch);
+    auto* losses = reinterpret_cast<double*>(f.scratch + logits_bytes_);
+    std::byte* scratch = f.scratch + logits_bytes_ + losses_bytes_;
+    const HeadProducts& products = products_[end - begin == C_ ? 0 : 1];
+    const float* x = f.ptr<float>(x_) + begin * D_;
+    products.logits.run(*f.pool, x, f.ptr<float>(w_), logits, scratch);
+    for_blocks(f, end - begin, rows_per_block(V_), [&](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) losses[r] = finish_row(f, begin + r, logits + r * V_);
+    });
+    if (!gradients_) return;
+    products.dx.run(*f.pool, logits, f.ptr<float>(w_), f.ptr<float>(dx_) + begin * D_, scratch);
+    products.dw.run(*f.pool, logits, x, f.ptr<float>(acc_), scratch);
+  }
+
+  /// The row's loss; turns its logits into their gradient.
+  double finish_row(const Frame& f, int64_t row, float* logits) const {
+    const int32_t target = f.ptr<int32_t>(targets_)[row];
+    const float lse = kernels_->log_sum_exp(logits, V_);
+    const double loss = target < 0 ? 0.0 : static_cast<double>(lse) - logits[target];
+    if (!gradients_) {
+      f.ptr<float>(lse_)[row] = lse;
+    } else if (target < 0) {
+      std::memset(logits, 0, static_cast<size_t>(V_) * sizeof(float));
+    } else {
+      const float scale = *f.ptr<float>(dloss_);
+      kernels_->exp_shifted(logits, logits, V_, lse, scale);
+      logits[target] -= scale;
+    }
+    return loss;
+  }
+
+  const KernelTable* kernels_;
+  bool gradients_;
+  ValueId x_ = 0, w_ = 0, targets_ = 0, loss_ = 0;
+  ValueId acc_in_ = 0, dloss_ = 0, acc_ = 0, dx_ = 0;  // with gradients
+  ValueId lse_ = 0;                                    // without
+  int64_t N_ = 0, D_ = 0, V_ = 0, C_ = 1;
+  std::vector<HeadProducts> products_;  // of a full block and of the last one
+  int64_t logits_bytes_ = 0, losses_bytes_ = 0;
+};
+
+}  // namespace
+
+Status lower_linear_cross_entropy(Lowering& low, const Op& op) {
+  const auto is_f32 = [&](ValueId v) { return low.type(v).dtype == DType::kF32; };
+  for (ValueId v : op.operands) {
+    if (low.type(v).dtype != DType::kI32 && !is_f32(v)) return low.no_kernel(op);
+  }
+  low.add([head = Head(low, op)](const Frame& f) -> Status { return head.run(f); });
+  return {};
+}
+
+}  // namespace sgactor::kernels::cpu
