@@ -295,10 +295,11 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
     communicates(row(OpKind::kAllReduce, "all_reduce", {1, -1, -1}, kAllReduceAttrs,
                      all_reduce_shape, nullptr, nullptr, {},
                      "x.. {group, reduce: \"sum\" or \"max\"} -> each reduced over the group")),
-    communicates(row(OpKind::kAllGather, "all_gather", {1, -1, -1}, kAllGatherAttrs,
-                     all_gather_shape, nullptr, nullptr, {},
-                     "x[piece].. {group, members, sizes} -> [size]: member i's x is elements [i * "
-                     "piece, (i + 1) * piece); members * piece >= size")),
+    communicates(
+        row(OpKind::kAllGather, "all_gather", {1, -1, -1}, kAllGatherAttrs,
+            all_gather_shape, nullptr, nullptr, {},
+            "x of piece elements.. {group, members, sizes} -> [size]: member i's is elements [i * "
+            "piece, (i + 1) * piece); members * piece >= size")),
     communicates(
         row(OpKind::kReduceScatter, "reduce_scatter", {1, -1, -1}, kReduceScatterAttrs,
             reduce_scatter_shape, nullptr, nullptr, {},

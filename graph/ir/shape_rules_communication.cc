@@ -55,7 +55,6 @@ Types all_gather_shape(Operands operands, const Attrs& attrs) {
   SGA_TRY(need_sizes(operands, sizes, "sizes"));
   std::vector<TensorType> results;
   for (size_t i = 0; i < operands.size(); ++i) {
-    SGA_TRY(need_rank(operands, i, 1));
     if (!holds(operands[i].num_elements(), attrs.i64("members"), sizes[i])) {
       return bad(fmt::format("{} pieces of {} elements do not hold {}", attrs.i64("members"),
                              operands[i].num_elements(), sizes[i]));

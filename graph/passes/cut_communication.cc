@@ -1,6 +1,8 @@
 #include "graph/passes/cut_communication.h"
 
 #include "graph/ir/op_table.h"
+#include "graph/passes/rewrite.h"
+#include "graph/plan/body_storage.h"
 
 #include <fmt/format.h>
 
@@ -16,6 +18,42 @@ using Place = std::pair<Phase, int32_t>;       // phase and segment
 using Part = std::tuple<int32_t, bool, OpId>;  // level, communicates, which op that does
 
 bool communicates(const Op& op) { return op_info(op.kind).communicates; }
+
+/// What a channel moves lies in a buffer of its own, so a view of it will not do: each such op
+/// reads the owner of the bytes, and where the shape matters its result is viewed instead.
+Graph strip_views(const Graph& graph) {
+  GraphCopier copier(graph);
+  for (OpId o = 0; o < graph.ops().size(); ++o) {
+    const Op& op = graph.op(o);
+    if (!communicates(op)) {
+      copier.copy(o);
+      continue;
+    }
+    std::vector<ValueId> operands;
+    std::vector<TensorType> types;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const ValueId root = view_root(graph, op.operands[i]);
+      operands.push_back(copier[root]);
+      types.push_back(op.kind == OpKind::kAllReduce ? graph.type(root) : graph.type(op.results[i]));
+    }
+    Graph& out = copier.graph();
+    const OpId moved = out.add_op(op.kind, operands, op.attrs, types, op.phase, op.segment);
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      ValueId result = out.op(moved).results[i];
+      const TensorType& wanted = graph.type(op.results[i]);
+      if (types[i] != wanted) {
+        Attrs attrs;
+        attrs.set("shape", wanted.shape.dims());
+        const OpId view =
+            out.add_op(OpKind::kReshape, {result}, attrs, {wanted}, op.phase, op.segment);
+        result = out.op(view).results[0];
+      }
+      copier.bind(op.results[i], result);
+    }
+  }
+  copier.copy_outputs();
+  return clean_graph(copier.take(), false);
+}
 
 /// How many communications of its own phase and segment an op stands behind; -1: one that waits for
 /// nothing there.
@@ -69,16 +107,19 @@ CutSegment name_part(const Graph& graph, int32_t segment, const std::vector<Part
 
 }  // namespace
 
-CutGraph cut_communication(const Graph& graph) {
+CutGraph cut_communication(const Graph& source) {
+  const Graph graph = strip_views(source);
   const std::vector<int32_t> levels = find_levels(graph);
   const std::map<Place, std::vector<Part>> parts = find_parts(graph, levels);
   size_t width = 1;
   for (const auto& [place, list] : parts) width = std::max(width, list.size());
   CutGraph cut;
   cut.graph.name = graph.name;
-  const size_t num_segments = std::max<size_t>(graph.segments().size(), 1);
+  // A graph without segments has one, which has no name; only where it is cut does it need names.
+  const size_t num_segments = graph.segments().empty() && width > 1 ? 1 : graph.segments().size();
   for (size_t s = 0; s < num_segments * width; ++s) {
-    cut.graph.segment_index(fmt::format("{}~{}", s / width, s % width));
+    const std::string name = graph.segments().empty() ? "all" : graph.segments()[s / width];
+    cut.graph.segment_index(s % width == 0 ? name : fmt::format("{}~{}", name, s % width));
   }
   // Pieces of the backward run from the last segment to the first.
   const auto place_of = [&](const Op& op, size_t part) {

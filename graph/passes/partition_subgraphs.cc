@@ -367,7 +367,9 @@ void Partitioner::sort_buffers() {
     sorted.push_back(std::move(buffers[old]));
   }
   buffers = std::move(sorted);
-  const auto fix = [&](BufferId& id) { id = moved[static_cast<size_t>(id)]; };
+  const auto fix = [&](BufferId& id) {
+    if (id != kNoBuffer) id = moved[static_cast<size_t>(id)];
+  };
   for (Launch& l : program().launches) {
     for (LaunchInput& input : l.inputs) fix(input.buffer);
     for (BufferId& output : l.outputs) fix(output);

@@ -50,6 +50,14 @@ Result<std::unique_ptr<PlanExecutor>> PlanExecutor::create(const graph::Plan& pl
   if (rank < 0 || static_cast<size_t>(rank) >= plan.ranks.size()) {
     return invalid_argument(fmt::format("rank {} of {}", rank, plan.ranks.size()));
   }
+  SGA_ASSIGN(auto made, create_member(plan, backend, rank));
+  SGA_TRY(made->check_alone());
+  return made;
+}
+
+Result<std::unique_ptr<PlanExecutor>> PlanExecutor::create_member(const graph::Plan& plan,
+                                                                  kernels::Backend& backend,
+                                                                  int32_t rank) {
   const auto program = static_cast<size_t>(plan.ranks[static_cast<size_t>(rank)].program);
   std::unique_ptr<PlanExecutor> made(new PlanExecutor(plan, plan.programs[program], backend));
   SGA_TRY(made->check_sizes());
@@ -59,7 +67,7 @@ Result<std::unique_ptr<PlanExecutor>> PlanExecutor::create(const graph::Plan& pl
   return made;
 }
 
-Status PlanExecutor::check_sizes() const {
+Status PlanExecutor::check_alone() const {
   if (program_.lanes.size() != 1) {
     return unsupported(fmt::format("{} lanes: this executor runs one", program_.lanes.size()));
   }
@@ -68,6 +76,10 @@ Status PlanExecutor::check_sizes() const {
       return unsupported(fmt::format("launch {} communicates", launch.name));
     }
   }
+  return {};
+}
+
+Status PlanExecutor::check_sizes() const {
   for (const Buffer& buffer : program_.buffers) {
     const int64_t bytes = backend_.storage_bytes(buffer.type);
     if (buffer.kind != BufferKind::kWorkspace && bytes > buffer.bytes) {

@@ -16,6 +16,8 @@ namespace sgactor::testing_support {
 /// runtime does, without actors, so that tests can compare numbers. Copies nothing: `plan` and
 /// `backend` must outlive it. Only plans with one lane and without communication.
 class PlanExecutor {
+  friend class MeshExecutor;
+
  public:
   /// Compiles every subgraph and allocates the arena. Errors: the backend's; kUnsupported for a
   /// launch that communicates; kInvalidArgument if the plan's sizes are not the backend's.
@@ -48,7 +50,11 @@ class PlanExecutor {
                kernels::Backend& backend)
       : plan_(plan), program_(program), backend_(backend) {}
 
+  static Result<std::unique_ptr<PlanExecutor>> create_member(const graph::Plan& plan,
+                                                             kernels::Backend& backend,
+                                                             int32_t rank);
   Status compile();
+  Status check_alone() const;
   Status check_sizes() const;
   [[nodiscard]] const graph::Buffer* find(const std::string& name) const;
   [[nodiscard]] std::byte* address(graph::BufferId buffer, int32_t micro_batch) const;

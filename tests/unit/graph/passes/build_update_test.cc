@@ -174,7 +174,7 @@ TEST(BuildUpdateTest, RefusesBadOptions) {
   fails_with([](OptimizerOptions& o) { o.weight_decay = INFINITY; }, "optimizer.weight_decay");
   fails_with([](OptimizerOptions& o) { o.max_grad_norm = std::nan(""); },
              "optimizer.max_grad_norm");
-  fails_with([](OptimizerOptions& o) { o.norm_chunk = 0; }, "optimizer.norm_chunk");
+  fails_with([](OptimizerOptions& o) { o.norm_chunk = -1; }, "optimizer.norm_chunk");
 }
 
 TEST(BuildUpdateTest, RefusesBadParameters) {
