@@ -92,6 +92,14 @@ constexpr PrecisionRow kRules[] = {
     {OpKind::kAllReduce, R::kFollow, kNone, kNone, kWire},
     {OpKind::kAllGather, R::kFollow, kNone, kNone, kWire},
     {OpKind::kReduceScatter, R::kFollow, kNone, kNone, kWire},
+    {OpKind::kGatherShard, R::kWide, kNone, kNone,
+     "reads few rows of the master table; casting rows costs less than casting the table"},
+    {OpKind::kScatterAddShard, R::kWide, kNone, kNone, "a row may be the sum of many"},
+    {OpKind::kCrossEntropyMax, R::kFollow, kNone, kNone, kStatInside},
+    {OpKind::kCrossEntropyShard, R::kFollow, bit(2), kNone, kStatInside},
+    {OpKind::kCrossEntropyCombine, R::kWide, kNone, kNone, "combines statistics, which are f32"},
+    {OpKind::kCrossEntropyShardGrad, R::kFollow, bit(2) | bit(3), kNone, kStatInside},
+    {OpKind::kSliceShard, R::kFollow, kNone, kNone, kMovesOnly},
 };
 
 constexpr bool ascends() {
