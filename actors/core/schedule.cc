@@ -1,8 +1,11 @@
 #include "actors/core/schedule.h"
 
+#include "graph/plan/program_order.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace sgactor::actors {
 namespace {
@@ -11,13 +14,13 @@ using graph::Buffer;
 using graph::BufferId;
 using graph::BufferKind;
 using graph::EdgeKind;
+using graph::Firing;
 using graph::Launch;
 using graph::LaunchId;
 
 class ScheduleBuilder {
  public:
-  ScheduleBuilder(const graph::Plan& plan, const graph::RankProgram& program)
-      : plan_(plan), program_(program) {}
+  explicit ScheduleBuilder(const graph::RankProgram& program) : program_(program) {}
 
   Result<Schedule> build() {
     out_.num_micro_batches = program_.num_micro_batches;
@@ -33,12 +36,21 @@ class ScheduleBuilder {
       SGA_TRY(wire_inputs(static_cast<LaunchId>(l)));
     }
     for (size_t lane = 0; lane < program_.lanes.size(); ++lane) SGA_TRY(lay_lane(lane));
+    for (size_t lane = 1; lane < program_.lanes.size(); ++lane) wire_gates(lane);
+    number_items();
     return std::move(out_);
   }
 
  private:
   [[nodiscard]] const Buffer& buffer(BufferId b) const {
     return program_.buffers[static_cast<size_t>(b)];
+  }
+  [[nodiscard]] const Launch& launch(LaunchId l) const {
+    return program_.launches[static_cast<size_t>(l)];
+  }
+  [[nodiscard]] LaunchWiring& wiring(LaunchId l) { return out_.launches[static_cast<size_t>(l)]; }
+  [[nodiscard]] bool is_channel(int32_t lane) const {
+    return program_.lanes[static_cast<size_t>(lane)].kind == graph::LaneKind::kCommunication;
   }
 
   void prepare_launch(size_t l) {
@@ -47,6 +59,7 @@ class ScheduleBuilder {
     const bool once =
         launch.phase != graph::Phase::kForward && launch.phase != graph::Phase::kBackward;
     wiring.lane = launch.lane;
+    wiring.communicates = launch.kind != graph::LaunchKind::kSubgraph;
     wiring.num_firings = once ? 1 : program_.num_micro_batches;
     wiring.positions.assign(static_cast<size_t>(wiring.num_firings), -1);
     wiring.awaited_index.assign(launch.inputs.size(), -1);
@@ -69,61 +82,85 @@ class ScheduleBuilder {
     if (wiring.has_workspace) ++wiring.num_leases;
   }
 
+  /// `input` is the launch's own, or one more behind all there are.
+  Consumer await(LaunchId l, int32_t input, EdgeKind edge) {
+    LaunchWiring& w = wiring(l);
+    if (static_cast<size_t>(input) == w.awaited_index.size()) w.awaited_index.push_back(-1);
+    w.awaited_index[static_cast<size_t>(input)] = static_cast<int32_t>(w.awaited.size());
+    w.awaited.push_back(input);
+    return {l, input, edge, w.num_firings, w.communicates};
+  }
+
   Status wire_inputs(LaunchId l) {
-    const Launch& launch = program_.launches[static_cast<size_t>(l)];
-    LaunchWiring& wiring = out_.launches[static_cast<size_t>(l)];
-    for (size_t i = 0; i < launch.inputs.size(); ++i) {
-      const graph::LaunchInput& in = launch.inputs[i];
+    const Launch& reader = launch(l);
+    for (size_t i = 0; i < reader.inputs.size(); ++i) {
+      const graph::LaunchInput& in = reader.inputs[i];
       if (in.edge == EdgeKind::kState) continue;
-      const Consumer consumer{l, static_cast<int32_t>(i), in.edge};
-      wiring.awaited_index[i] = static_cast<int32_t>(wiring.awaited.size());
-      wiring.awaited.push_back(static_cast<int32_t>(i));
+      const Consumer consumer = await(l, static_cast<int32_t>(i), in.edge);
       if (in.edge == EdgeKind::kBatch) {
-        SGA_TRY(wire_batch(launch, in.buffer, consumer));
+        SGA_TRY(wire_batch(reader, in.buffer, consumer));
       } else {
-        SGA_TRY(wire_producer(launch, in, consumer));
+        SGA_TRY(wire_producer(reader, in, consumer));
       }
     }
+    for (size_t i = 0; i < reader.inputs.size(); ++i) wire_other_writers(l, reader.inputs[i]);
     return {};
   }
 
-  Status wire_batch(const Launch& launch, BufferId b, const Consumer& consumer) {
+  Status wire_batch(const Launch& reader, BufferId b, const Consumer& consumer) {
     const auto it = std::find(out_.batch_buffers.begin(), out_.batch_buffers.end(), b);
     if (it == out_.batch_buffers.end()) {
       return invalid_plan(fmt::format("launch {}: input {} is fed but its buffer is no batch",
-                                      launch.name, consumer.input));
+                                      reader.name, consumer.input));
+    }
+    if (consumer.on_completion) {
+      return invalid_plan(fmt::format("launch {}: communicates what is fed", reader.name));
     }
     out_.batch_consumers[static_cast<size_t>(it - out_.batch_buffers.begin())].push_back(consumer);
     return {};
   }
 
-  Status wire_producer(const Launch& launch, const graph::LaunchInput& in,
+  /// The handle of output `j` of `producer` goes to `consumer`.
+  void connect(LaunchId producer, size_t j, const Consumer& consumer) {
+    LaunchWiring& from = wiring(producer);
+    from.consumers[j].push_back(consumer);
+    if (consumer.on_completion) from.feeds_channel = true;
+    if (!consumer.on_completion && !from.communicates &&
+        from.lane != wiring(consumer.launch).lane) {
+      from.feeds_other_lane = true;
+    }
+  }
+
+  Status wire_producer(const Launch& reader, const graph::LaunchInput& in,
                        const Consumer& consumer) {
     if (in.producer < 0 || static_cast<size_t>(in.producer) >= program_.launches.size()) {
       return invalid_plan(
-          fmt::format("launch {}: input {} has no producer", launch.name, consumer.input));
+          fmt::format("launch {}: input {} has no producer", reader.name, consumer.input));
     }
-    const Launch& producer = program_.launches[static_cast<size_t>(in.producer)];
-    LaunchWiring& from = out_.launches[static_cast<size_t>(in.producer)];
+    const Launch& producer = launch(in.producer);
     const auto it = std::find(producer.outputs.begin(), producer.outputs.end(), in.buffer);
     if (it == producer.outputs.end()) {
-      return invalid_plan(fmt::format("launch {}: input {} is not an output of {}", launch.name,
+      return invalid_plan(fmt::format("launch {}: input {} is not an output of {}", reader.name,
                                       consumer.input, producer.name));
     }
-    from.consumers[static_cast<size_t>(it - producer.outputs.begin())].push_back(consumer);
-    if (producer.lane == launch.lane) return {};
-    from.feeds_other_lane = true;
-    // The handle comes from `producer` alone: on another lane nothing else orders further writers.
-    for (const Launch& other : program_.launches) {
-      const bool writes =
-          std::find(other.outputs.begin(), other.outputs.end(), in.buffer) != other.outputs.end();
-      if (writes && other.name != producer.name) {
-        return unsupported(fmt::format("launch {}: {} is written by {} and {} on another lane",
-                                       launch.name, buffer(in.buffer).name, producer.name,
-                                       other.name));
-      }
-    }
+    connect(in.producer, static_cast<size_t>(it - producer.outputs.begin()), consumer);
     return {};
+  }
+
+  /// What several launches write is there when the last has run. On their own lane its order says
+  /// so; a reader on another lane, or of what channels write, waits for each of them.
+  void wire_other_writers(LaunchId l, const graph::LaunchInput& in) {
+    if (in.edge != EdgeKind::kLastMicroBatch) return;
+    for (size_t other = 0; other < program_.launches.size(); ++other) {
+      const auto id = static_cast<LaunchId>(other);
+      if (id == in.producer || id == l) continue;
+      const bool ordered = launch(id).lane == launch(l).lane && !wiring(id).communicates;
+      const std::vector<BufferId>& outputs = launch(id).outputs;
+      const auto it = std::find(outputs.begin(), outputs.end(), in.buffer);
+      if (it == outputs.end() || ordered) continue;
+      const auto input = static_cast<int32_t>(wiring(l).awaited_index.size());
+      connect(id, static_cast<size_t>(it - outputs.begin()), await(l, input, in.edge));
+    }
   }
 
   [[nodiscard]] SlotRef slot_of(BufferId b, int32_t micro_batch) const {
@@ -139,55 +176,131 @@ class ScheduleBuilder {
     items.push_back(std::move(feed));
   }
 
-  [[nodiscard]] bool reads_batch(const Launch& launch) const {
+  [[nodiscard]] static bool reads_batch(const Launch& launch) {
     return std::any_of(launch.inputs.begin(), launch.inputs.end(),
                        [](const auto& in) { return in.edge == EdgeKind::kBatch; });
   }
 
   Status lay_lane(size_t lane) {
     std::vector<LaneItem> items;
-    if (lane == 0 && !out_.batch_buffers.empty()) {
-      out_.feed_positions.assign(static_cast<size_t>(program_.num_micro_batches), -1);
+    if (lane == 0) {
+      const bool fed = !out_.batch_buffers.empty();
+      out_.feed_positions.assign(fed ? static_cast<size_t>(program_.num_micro_batches) : 1, -1);
+      if (!fed) lay_feed(items, 0);
     }
     bool committed = false;
-    for (const graph::Firing& firing : program_.lanes[lane].order) {
-      const Launch& launch = program_.launches[static_cast<size_t>(firing.launch)];
-      LaunchWiring& wiring = out_.launches[static_cast<size_t>(firing.launch)];
-      if (firing.micro_batch < 0 || firing.micro_batch >= wiring.num_firings) {
-        return invalid_plan(fmt::format("launch {}: fires for micro-batch {} of {}", launch.name,
-                                        firing.micro_batch, wiring.num_firings));
+    for (const Firing& firing : program_.lanes[lane].order) {
+      const Launch& what = launch(firing.launch);
+      if (firing.micro_batch < 0 || firing.micro_batch >= wiring(firing.launch).num_firings) {
+        return invalid_plan(fmt::format("launch {}: fires for micro-batch {} of {}", what.name,
+                                        firing.micro_batch, wiring(firing.launch).num_firings));
       }
-      if (lane == 0 && reads_batch(launch) &&
+      if (lane == 0 && reads_batch(what) &&
           out_.feed_positions[static_cast<size_t>(firing.micro_batch)] < 0) {
         lay_feed(items, firing.micro_batch);
       }
-      if (launch.phase == graph::Phase::kUpdate && !committed) {
-        items.push_back({ItemKind::kCommit, graph::kNoLaunch, 0, {}});
+      if (what.phase == graph::Phase::kUpdate && !committed) {
+        items.push_back(marker(ItemKind::kCommit));
         committed = true;
+        if (lane == 0) num_before_commit_ = static_cast<int32_t>(launched_at_.size());
       }
-      lay_launch(items, launch, wiring, firing);
+      if (lane == 0) {
+        launched_at_.push_back(static_cast<int32_t>(items.size()));
+      } else if (!committed && firing.start > num_before_commit_) {
+        return invalid_plan(fmt::format(
+            "launch {}: may start after an update, but the vote waits for it", what.name));
+      }
+      lay_launch(items, what, firing);
     }
-    items.push_back({ItemKind::kEnd, graph::kNoLaunch, 0, {}});
+    items.push_back(marker(ItemKind::kEnd));
     out_.lanes.push_back(std::move(items));
     return {};
   }
 
-  void lay_launch(std::vector<LaneItem>& items, const Launch& launch, LaunchWiring& wiring,
-                  const graph::Firing& firing) const {
-    LaneItem item{ItemKind::kLaunch, firing.launch, firing.micro_batch, {}};
-    for (size_t j = 0; j < launch.outputs.size(); ++j) {
-      if (wiring.output_lease[j] >= 0) {
-        item.leases.push_back(slot_of(launch.outputs[j], firing.micro_batch));
+  [[nodiscard]] static LaneItem marker(ItemKind kind) {
+    LaneItem item;
+    item.kind = kind;
+    return item;
+  }
+
+  void lay_launch(std::vector<LaneItem>& items, const Launch& what, const Firing& firing) {
+    LaunchWiring& w = wiring(firing.launch);
+    LaneItem item;
+    item.launch = firing.launch;
+    item.micro_batch = firing.micro_batch;
+    for (size_t j = 0; j < what.outputs.size(); ++j) {
+      if (w.output_lease[j] >= 0) {
+        item.leases.push_back(slot_of(what.outputs[j], firing.micro_batch));
       }
     }
-    if (wiring.has_workspace) item.leases.push_back(slot_of(launch.workspace, firing.micro_batch));
-    wiring.positions[static_cast<size_t>(firing.micro_batch)] = static_cast<int32_t>(items.size());
+    if (w.has_workspace) item.leases.push_back(slot_of(what.workspace, firing.micro_batch));
+    w.positions[static_cast<size_t>(firing.micro_batch)] = static_cast<int32_t>(items.size());
     items.push_back(std::move(item));
   }
 
-  const graph::Plan& plan_;
+  /// Item of lane 0 that is the `start`-th launched one.
+  [[nodiscard]] int32_t position_of_start(int32_t start) const {
+    if (start <= 0 || launched_at_.empty()) return -1;
+    const auto index = std::min(static_cast<size_t>(start), launched_at_.size()) - 1;
+    return launched_at_[index];
+  }
+
+  /// A feed stands right before the launch it stands before on lane 0.
+  void number_items() {
+    int64_t number = 0;
+    for (const graph::OrderedFiring& at : graph::program_order(program_)) {
+      const auto lane = static_cast<size_t>(at.lane);
+      const Firing& firing = program_.lanes[lane].order[static_cast<size_t>(at.position)];
+      const auto position = static_cast<size_t>(
+          wiring(firing.launch).positions[static_cast<size_t>(firing.micro_batch)]);
+      std::vector<LaneItem>& items = out_.lanes[lane];
+      if (lane == 0 && position > 0 && items[position - 1].kind == ItemKind::kFeed) {
+        items[position - 1].order = number++;
+      }
+      items[position].order = number++;
+    }
+  }
+
+  /// Position on lane 0 that has been launched when the inputs of this execution are there.
+  [[nodiscard]] int32_t implied(LaunchId l, int32_t micro_batch) {
+    int32_t latest = -1;
+    for (const graph::LaunchInput& in : launch(l).inputs) {
+      if (in.producer == graph::kNoLaunch) continue;
+      const LaunchWiring& from = wiring(in.producer);
+      if (from.lane != 0) continue;
+      const int32_t m = in.edge == EdgeKind::kSameMicroBatch && from.num_firings > 1 ? micro_batch
+                        : in.edge == EdgeKind::kLastMicroBatch ? from.num_firings - 1
+                                                               : 0;
+      latest = std::max(latest, from.positions[static_cast<size_t>(m)]);
+    }
+    return latest;
+  }
+
+  void wire_gates(size_t lane) {
+    std::vector<int32_t> inputs(program_.launches.size(), -1);
+    for (const Firing& f : program_.lanes[lane].order) {
+      int32_t& input = inputs[static_cast<size_t>(f.launch)];
+      if (input >= 0 || position_of_start(f.start) <= implied(f.launch, f.micro_batch)) continue;
+      input = static_cast<int32_t>(wiring(f.launch).awaited_index.size());
+      static_cast<void>(await(f.launch, input, EdgeKind::kState));
+    }
+    for (const Firing& f : program_.lanes[lane].order) {
+      const int32_t input = inputs[static_cast<size_t>(f.launch)];
+      if (input < 0) continue;
+      const Gate gate{f.launch, input, f.micro_batch};
+      const int32_t at = position_of_start(f.start);
+      if (at < 0) {
+        out_.opens_at_begin.push_back(gate);
+      } else {
+        out_.lanes[0][static_cast<size_t>(at)].opens.push_back(gate);
+      }
+    }
+  }
+
   const graph::RankProgram& program_;
   Schedule out_;
+  std::vector<int32_t> launched_at_;  // lane 0: firing -> position
+  int32_t num_before_commit_ = std::numeric_limits<int32_t>::max();
 };
 
 }  // namespace
@@ -196,7 +309,7 @@ Result<Schedule> build_schedule(const graph::Plan& plan, int32_t program) {
   if (program < 0 || static_cast<size_t>(program) >= plan.programs.size()) {
     return invalid_plan(fmt::format("there is no program {}", program));
   }
-  return ScheduleBuilder(plan, plan.programs[static_cast<size_t>(program)]).build();
+  return ScheduleBuilder(plan.programs[static_cast<size_t>(program)]).build();
 }
 
 }  // namespace sgactor::actors

@@ -102,6 +102,10 @@ bool SubgraphCore::last_of_step(int64_t step) const {
   return fired_step_ == step && fired_in_step_ == num_firings_;
 }
 
+bool SubgraphCore::last_complete(int64_t step) const {
+  return complete_step_ == step && complete_in_step_ == num_firings_;
+}
+
 Status SubgraphCore::on_complete(int64_t step, int32_t micro_batch) {
   SGA_ASSIGN(Place * p, open(step, micro_batch));
   if (p->step != step || p->phase != Phase::kFired) {
@@ -109,6 +113,11 @@ Status SubgraphCore::on_complete(int64_t step, int32_t micro_batch) {
         fmt::format("{}: completion of what is not running", identity(step, micro_batch)));
   }
   p->phase = Phase::kComplete;
+  if (complete_step_ != step) {
+    complete_step_ = step;
+    complete_in_step_ = 0;
+  }
+  ++complete_in_step_;
   return {};
 }
 

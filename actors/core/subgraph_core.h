@@ -44,6 +44,8 @@ class SubgraphCore {
   /// True if on_fired was the last of the step: consumers that wait for all micro-batches may be
   /// told.
   [[nodiscard]] bool last_of_step(int64_t step) const;
+  /// True if on_complete was the last of the step: what waits for completion may be told.
+  [[nodiscard]] bool last_complete(int64_t step) const;
   /// The device has finished it. Errors: kInternal if it was not fired, or is complete already.
   Status on_complete(int64_t step, int32_t micro_batch);
 
@@ -71,6 +73,8 @@ class SubgraphCore {
   std::vector<Place> places_;
   int64_t fired_step_ = -1;
   int32_t fired_in_step_ = 0;
+  int64_t complete_step_ = -1;
+  int32_t complete_in_step_ = 0;
   int64_t num_executed_ = 0;
 };
 

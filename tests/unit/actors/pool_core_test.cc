@@ -22,16 +22,30 @@ class PoolCoreTest : public testing::Test {
   std::vector<LeaseGrant> take() { return std::exchange(grants_, {}); }
 };
 
-TEST_F(PoolCoreTest, GrantsInPlannedOrder) {
+TEST_F(PoolCoreTest, WhatSharesBytesIsGrantedInPlannedOrder) {
   // Positions: 0 feed, 1 f0, 2 f1, 3 b (workspace), then micro-batch 1.
+  ASSERT_TRUE(pool_.request(0, {1, 3}, &grants_).ok());
+  EXPECT_TRUE(take().empty());  // the feed has the same bytes and comes first, asked or not
   ASSERT_TRUE(pool_.request(0, {1, 1}, &grants_).ok());
-  EXPECT_TRUE(take().empty());  // the feed comes first
+  EXPECT_EQ(take().size(), 1U);  // f0 shares none
   ASSERT_TRUE(pool_.request(0, {1, 0}, &grants_).ok());
-  const auto both = take();
-  ASSERT_EQ(both.size(), 2U);
-  EXPECT_EQ(both[0].at, (LanePoint{1, 0}));
-  EXPECT_EQ(both[1].at, (LanePoint{1, 1}));
+  const auto feed = take();
+  ASSERT_EQ(feed.size(), 1U);
+  EXPECT_EQ(feed[0].at, (LanePoint{1, 0}));
+  ASSERT_TRUE(pool_.release(feed[0].leases[0], {1, 1}, &grants_).ok());
+  const auto b = take();
+  ASSERT_EQ(b.size(), 1U);
+  EXPECT_EQ(b[0].at, (LanePoint{1, 3}));
   EXPECT_EQ(pool_.stats().num_held, 2);
+}
+
+TEST_F(PoolCoreTest, ALaterStepWaitsForTheOneBefore) {
+  ASSERT_TRUE(pool_.request(0, {4, 0}, &grants_).ok());
+  const auto feed = take();
+  ASSERT_EQ(feed.size(), 1U);
+  ASSERT_TRUE(pool_.release(feed[0].leases[0], {4, 1}, &grants_).ok());
+  ASSERT_TRUE(pool_.request(0, {5, 0}, &grants_).ok());
+  EXPECT_TRUE(take().empty());  // b of step 4 has not had these bytes yet
 }
 
 TEST_F(PoolCoreTest, BytesThatOverlapAreNeverOutTwice) {
