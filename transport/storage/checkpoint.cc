@@ -5,7 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <map>
 #include <set>
 #include <unordered_map>
 
@@ -38,11 +41,16 @@ Result<CheckpointInfo> read_info(const FileSystem& files, const std::string& ste
 template <class F>
 Status for_each_chunk(const CheckpointInfo& info, F&& f) {
   std::set<Hash128> seen;
+  const auto visit = [&](const std::vector<Hash128>& chunks, int64_t bytes) -> Status {
+    for (size_t i = 0; i < chunks.size(); ++i)
+      if (seen.insert(chunks[i]).second)
+        SGA_TRY(f(chunks[i], chunk_size(bytes, info.chunk_bytes, static_cast<int64_t>(i))));
+    return {};
+  };
   for (const TensorRecord& tensor : info.tensors) {
-    const int64_t bytes = tensor.type.bytes();
-    for (size_t i = 0; i < tensor.chunks.size(); ++i)
-      if (seen.insert(tensor.chunks[i]).second)
-        SGA_TRY(f(tensor.chunks[i], chunk_size(bytes, info.chunk_bytes, static_cast<int64_t>(i))));
+    SGA_TRY(visit(tensor.chunks, tensor.type.bytes()));
+    for (const PieceRecord& piece : tensor.pieces)
+      SGA_TRY(visit(piece.chunks, piece.slice.count * dtype_bytes(tensor.type.dtype)));
   }
   return {};
 }
@@ -67,37 +75,49 @@ class StoredCheckpoint : public Checkpoint {
     if (std::ssize(out) != type.bytes())
       return invalid_argument(fmt::format("{}: tensor {} has {} bytes, room for {} was given",
                                           info_.path, name, type.bytes(), out.size()));
-    for (size_t i = 0; i < tensor.chunks.size(); ++i) {
-      const auto offset = static_cast<int64_t>(i) * info_.chunk_bytes;
-      const auto size =
-          static_cast<size_t>(chunk_size(type.bytes(), info_.chunk_bytes, static_cast<int64_t>(i)));
-      SGA_TRY(read_chunk(*files_, chunks_, tensor.chunks[i],
-                         out.subspan(static_cast<size_t>(offset), size))
-                  .with_context("tensor " + name));
+    if (tensor.pieces.empty())
+      return read_chunks(tensor.chunks, out).with_context("tensor " + name);
+    std::vector<std::byte> bytes;
+    for (const PieceRecord& piece : tensor.pieces) {
+      bytes.resize(static_cast<size_t>(piece.slice.count * dtype_bytes(type.dtype)));
+      SGA_TRY(read_chunks(piece.chunks, bytes).with_context("tensor " + name));
+      join_slice(bytes, type, piece.slice, out);
     }
     return {};
   }
 
  private:
+  Status read_chunks(const std::vector<Hash128>& chunks, std::span<std::byte> out) const {
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      const auto size = static_cast<size_t>(chunk_size(std::ssize(out), info_.chunk_bytes, index));
+      SGA_TRY(read_chunk(*files_, chunks_, chunks[i],
+                         out.subspan(static_cast<size_t>(index * info_.chunk_bytes), size)));
+    }
+    return {};
+  }
+
   CheckpointInfo info_;
   std::string chunks_;
   std::shared_ptr<const FileSystem> files_;
   std::unordered_map<std::string, const TensorRecord*> by_name_;
 };
 
-Status check_tensors(int64_t step, const std::vector<NamedTensor>& tensors,
-                     const std::vector<std::string>& segments, const WriteOptions& options) {
+Status check_tensors(int64_t step, const std::vector<StoredTensor>& tensors,
+                     const WriteOptions& options) {
   if (step < 0 || options.chunk_bytes <= 0)
     return invalid_argument(
         fmt::format("checkpoint of step {} in chunks of {} bytes", step, options.chunk_bytes));
-  if (!segments.empty() && segments.size() != tensors.size())
-    return invalid_argument(
-        fmt::format("checkpoint of {} tensors with {} segments", tensors.size(), segments.size()));
   std::set<std::string_view> names;
-  for (const NamedTensor& tensor : tensors) {
+  for (const StoredTensor& tensor : tensors) {
     if (!names.insert(tensor.name).second)
       return invalid_argument(fmt::format("checkpoint: tensor {} is there twice", tensor.name));
-    if (std::ssize(tensor.bytes) != tensor.type.bytes())
+    int64_t bytes = tensor.type.bytes();
+    if (tensor.slice) {
+      SGA_TRY(check_slice(tensor.type.shape, *tensor.slice).with_context("tensor " + tensor.name));
+      bytes = tensor.slice->count * dtype_bytes(tensor.type.dtype);
+    }
+    if (std::ssize(tensor.bytes) != bytes)
       return invalid_argument(fmt::format("checkpoint: tensor {} is {} but has {} bytes",
                                           tensor.name, tensor.type.to_string(),
                                           tensor.bytes.size()));
@@ -105,43 +125,73 @@ Status check_tensors(int64_t step, const std::vector<NamedTensor>& tensors,
   return {};
 }
 
+Result<std::vector<Hash128>> add_chunks(ChunkWriter& writer, std::span<const std::byte> bytes,
+                                        int64_t chunk_bytes) {
+  std::vector<Hash128> chunks;
+  for (int64_t at = 0, i = 0; at < std::ssize(bytes); at += chunk_bytes, ++i) {
+    const auto size = static_cast<size_t>(chunk_size(std::ssize(bytes), chunk_bytes, i));
+    SGA_ASSIGN(const Hash128 hash, writer.add(bytes.subspan(static_cast<size_t>(at), size)));
+    chunks.push_back(hash);
+  }
+  return chunks;
+}
+
 /// Stores the chunks and puts their names in info.tensors.
-Status write_chunks(ChunkWriter& writer, const std::vector<NamedTensor>& tensors,
-                    const std::vector<std::string>& segments, CheckpointInfo& info) {
+Status write_chunks(ChunkWriter& writer, const std::vector<StoredTensor>& tensors,
+                    CheckpointInfo& info) {
   info.tensors.clear();
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    TensorRecord record{tensors[t].name, tensors[t].type, segments.empty() ? "" : segments[t], {}};
-    const int64_t bytes = record.type.bytes();
-    for (int64_t at = 0, i = 0; at < bytes; at += info.chunk_bytes, ++i) {
-      const auto size = static_cast<size_t>(chunk_size(bytes, info.chunk_bytes, i));
-      SGA_ASSIGN(const Hash128 hash,
-                 writer.add(tensors[t].bytes.subspan(static_cast<size_t>(at), size)));
-      record.chunks.push_back(hash);
+  for (const StoredTensor& tensor : tensors) {
+    TensorRecord record{tensor.name, tensor.type, tensor.segment, {}, {}};
+    if (!tensor.slice) {
+      SGA_ASSIGN(record.chunks, add_chunks(writer, tensor.bytes, info.chunk_bytes));
+    } else {
+      PieceRecord piece{*tensor.slice, {}};
+      const int64_t room = range_elements(tensor.type.shape, piece.slice) - piece.slice.first;
+      piece.slice.count = std::clamp<int64_t>(room, 0, piece.slice.count);
+      if (num_real_elements(tensor.type.shape, piece.slice) == 0) continue;  // padding only
+      const auto bytes = static_cast<size_t>(piece.slice.count * dtype_bytes(tensor.type.dtype));
+      SGA_ASSIGN(piece.chunks,
+                 add_chunks(writer, tensor.bytes.subspan(0, bytes), info.chunk_bytes));
+      record.pieces.push_back(std::move(piece));
     }
     info.tensors.push_back(std::move(record));
   }
   return writer.finish();
 }
 
+/// Puts a tensor of a part with those there are.
+Status merge_tensor(CheckpointInfo& info, std::map<std::string, size_t>& places,
+                    TensorRecord tensor) {
+  const auto [place, first] = places.emplace(tensor.name, info.tensors.size());
+  if (first) {
+    info.tensors.push_back(std::move(tensor));
+    return {};
+  }
+  TensorRecord& there = info.tensors[place->second];
+  if (there.pieces.empty() || tensor.pieces.empty() || there.type != tensor.type)
+    return invalid_argument(fmt::format("tensor {} is there twice", tensor.name));
+  std::move(tensor.pieces.begin(), tensor.pieces.end(), std::back_inserter(there.pieces));
+  return {};
+}
+
 /// Puts the tensors of all parts in `info`.
 Status merge_parts(CheckpointInfo& info, const std::vector<std::string>& parts) {
   info.tensors.clear();
   info.chunk_bytes = 0;
-  std::set<std::string> names;
+  std::map<std::string, size_t> places;
   for (size_t p = 0; p < parts.size(); ++p) {
     const std::string name = fmt::format("part {} of the checkpoint of step {}", p, info.step);
-    SGA_ASSIGN(CheckpointInfo part, parse_manifest(parts[p], name));
+    SGA_ASSIGN(CheckpointInfo part, parse_manifest(parts[p], name, true));
     if (info.chunk_bytes == 0) info.chunk_bytes = part.chunk_bytes;
     if (part.step != info.step || part.chunk_bytes != info.chunk_bytes)
       return invalid_argument(fmt::format("{}: is of step {}, in chunks of {} bytes", name,
                                           part.step, part.chunk_bytes));
-    for (TensorRecord& tensor : part.tensors) {
-      if (!names.insert(tensor.name).second)
-        return invalid_argument(fmt::format("{}: tensor {} is there twice", name, tensor.name));
-      info.tensors.push_back(std::move(tensor));
-    }
+    for (TensorRecord& tensor : part.tensors)
+      SGA_TRY(merge_tensor(info, places, std::move(tensor)).with_context(name));
   }
   if (info.chunk_bytes == 0) return invalid_argument("a checkpoint of no parts");
+  for (const TensorRecord& tensor : info.tensors)
+    SGA_TRY(check_pieces(tensor).with_context(fmt::format("checkpoint of step {}", info.step)));
   return {};
 }
 
@@ -186,19 +236,18 @@ Status verify_checkpoint(const std::string& step_dir, std::shared_ptr<const File
 }
 
 Result<WrittenPart> write_part(const std::string& root, int64_t step,
-                               const std::vector<NamedTensor>& tensors,
-                               const std::vector<std::string>& segments,
+                               const std::vector<StoredTensor>& tensors,
                                const WriteOptions& options, std::shared_ptr<FileSystem> files) {
   const auto start = std::chrono::steady_clock::now();
   if (!files) files = std::make_shared<PosixFileSystem>();
-  SGA_TRY(check_tensors(step, tensors, segments, options));
+  SGA_TRY(check_tensors(step, tensors, options));
   const std::string chunks = root + "/chunks";
   SGA_TRY(make_directories(*files, chunks));
   CheckpointInfo info;
   info.step = step;
   info.chunk_bytes = options.chunk_bytes;
   ChunkWriter writer(*files, chunks, options.writer, options.check_reused);
-  SGA_TRY(write_chunks(writer, tensors, segments, info));
+  SGA_TRY(write_chunks(writer, tensors, info));
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   return WrittenPart{serialize_manifest(info),
                      {writer.bytes_written(), writer.bytes_reused(), elapsed.count()}};
@@ -221,7 +270,15 @@ Result<WriteStats> write_checkpoint(const std::string& root, CheckpointInfo info
                                     std::shared_ptr<FileSystem> files) {
   const auto start = std::chrono::steady_clock::now();
   if (!files) files = std::make_shared<PosixFileSystem>();
-  SGA_ASSIGN(WrittenPart part, write_part(root, info.step, tensors, segments, options, files));
+  if (!segments.empty() && segments.size() != tensors.size())
+    return invalid_argument(
+        fmt::format("checkpoint of {} tensors with {} segments", tensors.size(), segments.size()));
+  std::vector<StoredTensor> stored;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const NamedTensor& t = tensors[i];
+    stored.push_back({t.name, t.type, {}, t.bytes, segments.empty() ? "" : segments[i]});
+  }
+  SGA_ASSIGN(WrittenPart part, write_part(root, info.step, stored, options, files));
   SGA_TRY(commit_checkpoint(root, std::move(info), {std::move(part.part)}, files).status());
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   part.stats.seconds = elapsed.count();

@@ -5,9 +5,11 @@
 #include "transport/storage/file_system.h"
 #include "transport/storage/safetensors.h"
 #include "transport/storage/state_source.h"
+#include "transport/storage/tensor_slice.h"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,11 +29,17 @@ namespace sgactor::transport {
 inline constexpr uint32_t kRuntimeVersion =
     1;  ///< format of what a checkpoint means; grows with each change
 
+/// A part of a tensor that one writer held.
+struct PieceRecord {
+  TensorSlice slice;
+  std::vector<Hash128> chunks;  ///< of at most chunk_bytes, in order
+};
 struct TensorRecord {
   std::string name;
   TensorType type;
-  std::string segment;          ///< subgraph it belongs to
-  std::vector<Hash128> chunks;  ///< of at most chunk_bytes, in order
+  std::string segment;              ///< subgraph it belongs to
+  std::vector<Hash128> chunks;      ///< of at most chunk_bytes, in order; empty if there are pieces
+  std::vector<PieceRecord> pieces;  ///< together all of the tensor
 };
 struct CheckpointInfo {
   int64_t step = 0;
@@ -102,6 +110,16 @@ Result<WriteStats> write_checkpoint(const std::string& root, CheckpointInfo info
                                     const std::vector<std::string>& segments,
                                     const WriteOptions& options = {},
                                     std::shared_ptr<FileSystem> files = {});
+/// What one of several writers adds: a tensor, or its slice of one (then `bytes` are the slice's,
+/// and padding at its end is left out).
+struct StoredTensor {
+  std::string name;
+  TensorType type;  ///< of the whole tensor
+  std::optional<TensorSlice> slice;
+  std::span<const std::byte> bytes;
+  std::string segment;
+};
+
 /// A checkpoint by several writers: each stores chunks of what it holds and gets back a part, a few
 /// bytes that say what lies where; one of them (or another process) commits all parts. The chunks
 /// are durable when write_part returns. Errors as write_checkpoint's.
@@ -110,14 +128,13 @@ struct WrittenPart {
   WriteStats stats;
 };
 Result<WrittenPart> write_part(const std::string& root, int64_t step,
-                               const std::vector<NamedTensor>& tensors,
-                               const std::vector<std::string>& segments,
+                               const std::vector<StoredTensor>& tensors,
                                const WriteOptions& options = {},
                                std::shared_ptr<FileSystem> files = {});
 /// Makes the checkpoint of info.step whole: its tensors are those of `parts` (of this step and of
-/// equal chunk_bytes), in their order. Returns the step's directory. Errors: kInvalidArgument
-/// naming a tensor that is there twice; kCorruption for a part that is none; kInternal with errno's
-/// text.
+/// equal chunk_bytes), in their order, slices of one tensor put together. Returns the step's
+/// directory. Errors: kInvalidArgument naming a tensor that is there twice; kCorruption for a part
+/// that is none, and for slices that do not make up their tensor; kInternal with errno's text.
 Result<std::string> commit_checkpoint(const std::string& root, CheckpointInfo info,
                                       const std::vector<std::string>& parts,
                                       std::shared_ptr<FileSystem> files = {});

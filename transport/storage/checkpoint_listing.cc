@@ -53,6 +53,8 @@ Result<std::vector<Listed>> list_with_chunks(const std::string& root,
       for (const TensorRecord& tensor : info.tensors) {
         listed.listing.bytes += tensor.type.bytes();
         listed.chunks.insert(tensor.chunks.begin(), tensor.chunks.end());
+        for (const PieceRecord& piece : tensor.pieces)
+          listed.chunks.insert(piece.chunks.begin(), piece.chunks.end());
       }
     }
     all.push_back(std::move(listed));

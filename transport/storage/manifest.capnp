@@ -25,6 +25,16 @@ struct Tensor {
   dims @2 :List(Int64);
   segment @3 :Text;
   chunks @4 :List(Hash);  # every one of chunkBytes, but the last may be shorter
+  pieces @5 :List(Piece); # instead of chunks, where several writers hold a part each
+}
+
+struct Piece {            # a TensorSlice (transport/storage/tensor_slice.h)
+  dim @0 :Int32;
+  begin @1 :Int64;
+  extent @2 :Int64;
+  first @3 :Int64;
+  count @4 :Int64;
+  chunks @5 :List(Hash);
 }
 
 struct Hash {

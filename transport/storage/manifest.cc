@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <span>
+#include <tuple>
 #include <unordered_set>
 
 namespace sgactor::transport {
@@ -29,6 +31,13 @@ std::string to_string(capnp::Data::Reader data) {
   return {reinterpret_cast<const char*>(data.begin()), data.size()};
 }
 
+void write_chunks(const std::vector<Hash128>& from, capnp::List<schema::Hash>::Builder to) {
+  for (uint32_t i = 0; i < to.size(); ++i) {
+    to[i].setLow(from[i].low);
+    to[i].setHigh(from[i].high);
+  }
+}
+
 void write_tensor(const TensorRecord& tensor, schema::Tensor::Builder out) {
   out.setName(as_text(tensor.name));
   out.setDtype(as_text(std::string(dtype_name(tensor.type.dtype))));
@@ -36,10 +45,18 @@ void write_tensor(const TensorRecord& tensor, schema::Tensor::Builder out) {
   for (int i = 0; i < tensor.type.shape.rank(); ++i)
     dims.set(static_cast<uint32_t>(i), tensor.type.shape.dim(i));
   out.setSegment(as_text(tensor.segment));
-  auto chunks = out.initChunks(static_cast<uint32_t>(tensor.chunks.size()));
-  for (uint32_t i = 0; i < chunks.size(); ++i) {
-    chunks[i].setLow(tensor.chunks[i].low);
-    chunks[i].setHigh(tensor.chunks[i].high);
+  write_chunks(tensor.chunks, out.initChunks(static_cast<uint32_t>(tensor.chunks.size())));
+  // Left out where there are none, so that whole tensors are written as ever.
+  if (tensor.pieces.empty()) return;
+  auto pieces = out.initPieces(static_cast<uint32_t>(tensor.pieces.size()));
+  for (uint32_t i = 0; i < pieces.size(); ++i) {
+    const PieceRecord& piece = tensor.pieces[i];
+    pieces[i].setDim(piece.slice.dim);
+    pieces[i].setBegin(piece.slice.begin);
+    pieces[i].setExtent(piece.slice.extent);
+    pieces[i].setFirst(piece.slice.first);
+    pieces[i].setCount(piece.slice.count);
+    write_chunks(piece.chunks, pieces[i].initChunks(static_cast<uint32_t>(piece.chunks.size())));
   }
 }
 
@@ -51,6 +68,32 @@ std::optional<int64_t> checked_bytes(DType dtype, const std::vector<int64_t>& di
     if (dim < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(dim, 1), &bytes))
       return std::nullopt;
   return std::find(dims.begin(), dims.end(), 0) == dims.end() ? bytes : 0;
+}
+
+/// One chunk for every chunk_bytes of `bytes`. `name` names the tensor too.
+Result<std::vector<Hash128>> read_chunks(capnp::List<schema::Hash>::Reader in, int64_t bytes,
+                                         int64_t chunk_bytes, const std::string& name) {
+  const int64_t expected = bytes / chunk_bytes + (bytes % chunk_bytes != 0 ? 1 : 0);
+  if (int64_t{in.size()} != expected)
+    return corruption(fmt::format("{}: {} chunks, {} expected", name, in.size(), expected));
+  std::vector<Hash128> chunks;
+  chunks.reserve(in.size());
+  for (const auto chunk : in) chunks.push_back({chunk.getLow(), chunk.getHigh()});
+  return chunks;
+}
+
+/// `name` names the tensor too.
+Result<PieceRecord> read_piece(schema::Piece::Reader in, const TensorType& type,
+                               int64_t chunk_bytes, const std::string& name) {
+  PieceRecord piece;
+  piece.slice = {in.getDim(), in.getBegin(), in.getExtent(), in.getFirst(), in.getCount()};
+  if (Status s = check_slice(type.shape, piece.slice); !s.ok())
+    return corruption(fmt::format("{}: {}", name, s.message()));
+  if (piece.slice.first + piece.slice.count > range_elements(type.shape, piece.slice))
+    return corruption(name + ": a piece that goes beyond its end");
+  SGA_ASSIGN(piece.chunks, read_chunks(in.getChunks(), piece.slice.count * dtype_bytes(type.dtype),
+                                       chunk_bytes, name));
+  return piece;
 }
 
 Result<TensorRecord> read_tensor(schema::Tensor::Reader in, int64_t chunk_bytes,
@@ -68,17 +111,19 @@ Result<TensorRecord> read_tensor(schema::Tensor::Reader in, int64_t chunk_bytes,
   const std::optional<int64_t> bytes = checked_bytes(*dtype, dims);
   if (!bytes) return corruption(fmt::format("{}: tensor {}: impossible shape", name, tensor.name));
   tensor.type = {*dtype, Shape(std::move(dims))};
-  const auto chunks = in.getChunks();
-  const int64_t expected = *bytes / chunk_bytes + (*bytes % chunk_bytes != 0 ? 1 : 0);
-  if (int64_t{chunks.size()} != expected)
-    return corruption(fmt::format("{}: tensor {}: {} chunks, {} expected", name, tensor.name,
-                                  chunks.size(), expected));
-  tensor.chunks.reserve(chunks.size());
-  for (const auto chunk : chunks) tensor.chunks.push_back({chunk.getLow(), chunk.getHigh()});
+  const std::string where = fmt::format("{}: tensor {}", name, tensor.name);
+  const auto pieces = in.getPieces();
+  SGA_ASSIGN(tensor.chunks,
+             read_chunks(in.getChunks(), pieces.size() > 0 ? 0 : *bytes, chunk_bytes, where));
+  for (const auto piece : pieces) {
+    SGA_ASSIGN(PieceRecord record, read_piece(piece, tensor.type, chunk_bytes, where));
+    tensor.pieces.push_back(std::move(record));
+  }
   return tensor;
 }
 
-Result<CheckpointInfo> read_manifest(schema::Manifest::Reader in, const std::string& name) {
+Result<CheckpointInfo> read_manifest(schema::Manifest::Reader in, const std::string& name,
+                                     bool part) {
   CheckpointInfo info;
   info.step = in.getStep();
   info.schema_hash = in.getSchemaHash();
@@ -99,6 +144,7 @@ Result<CheckpointInfo> read_manifest(schema::Manifest::Reader in, const std::str
     SGA_ASSIGN(TensorRecord record, read_tensor(tensor, info.chunk_bytes, name));
     if (!names.insert(record.name).second)
       return corruption(fmt::format("{}: tensor {}: is there twice", name, record.name));
+    if (!part) SGA_TRY(check_pieces(record).with_context(name));
     info.tensors.push_back(std::move(record));
   }
   return info;
@@ -127,7 +173,21 @@ std::string serialize_manifest(const CheckpointInfo& info) {
   return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
 }
 
-Result<CheckpointInfo> parse_manifest(std::string_view bytes, const std::string& name) {
+Status check_pieces(const TensorRecord& tensor) {
+  if (tensor.pieces.empty()) return {};
+  int64_t elements = 0;
+  std::set<std::tuple<int32_t, int64_t, int64_t>> seen;
+  for (const PieceRecord& piece : tensor.pieces) {
+    elements += num_real_elements(tensor.type.shape, piece.slice);
+    if (!seen.emplace(piece.slice.dim, piece.slice.begin, piece.slice.first).second)
+      return corruption(fmt::format("tensor {}: a piece is there twice", tensor.name));
+  }
+  if (elements == tensor.type.num_elements()) return {};
+  return corruption(fmt::format("tensor {}: {} of its {} elements are there", tensor.name, elements,
+                                tensor.type.num_elements()));
+}
+
+Result<CheckpointInfo> parse_manifest(std::string_view bytes, const std::string& name, bool part) {
   if (bytes.empty() || bytes.size() % sizeof(capnp::word) != 0)
     return corruption(fmt::format("{}: {} bytes are no manifest", name, bytes.size()));
   try {
@@ -139,7 +199,7 @@ Result<CheckpointInfo> parse_manifest(std::string_view bytes, const std::string&
     options.traversalLimitInWords = words.size() * 2 + 1024;
     options.nestingLimit = 8;
     capnp::FlatArrayMessageReader message(words, options);
-    return read_manifest(message.getRoot<schema::Manifest>(), name);
+    return read_manifest(message.getRoot<schema::Manifest>(), name, part);
   } catch (const kj::Exception& e) {
     return corruption(fmt::format("{}: {}", name, e.getDescription().cStr()));
   } catch (const std::exception& e) {
