@@ -16,11 +16,10 @@ class TrainingSource final : public BatchSource {
 
   Status fill(int64_t step, int32_t micro_batch, std::span<int32_t> tokens,
               std::span<int32_t> targets) override {
-    // A program without targets: the sampler fills both all the same.
-    if (targets.empty()) {
-      unused_.resize(tokens.size());
-      targets = unused_;
-    }
+    // A program may read one of the two only: the sampler fills both all the same.
+    unused_.resize(std::max(tokens.size(), targets.size()));
+    if (targets.empty()) targets = unused_;
+    if (tokens.empty()) tokens = unused_;
     sampler_.fill(step, first_row_ + micro_batch * rows_, tokens, targets);
     return {};
   }

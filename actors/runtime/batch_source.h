@@ -17,11 +17,11 @@ class BatchSource {
     uint64_t sample_hash = 0;
   };
   virtual ~BatchSource() = default;
-  /// Fills one micro-batch. Both spans have the element count of a batch buffer; `targets` is empty
-  /// for a program that has none.
+  /// Fills one micro-batch. Both spans have the element count of a batch buffer, or are empty for a
+  /// program that has none; one of them is not. Not called for a program that reads neither.
   virtual Status fill(int64_t step, int32_t micro_batch, std::span<int32_t> tokens,
                       std::span<int32_t> targets) = 0;
-  /// Asked after fill(step, 0, …).
+  /// Asked after fill(step, 0, …), if that is called.
   virtual Result<StepNumbers> numbers(int64_t step) = 0;
 };
 

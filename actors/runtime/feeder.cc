@@ -35,6 +35,8 @@ void pump(Self self) {
   }
 }
 
+void run_enabled(Self self, const Probe::Span& span);
+
 void on_prepared(Self self, const BatchPrepared& msg) {
   FeederState& s = self->state;
   const auto span = s.probe.handle(self, "batch_prepared", msg.step, msg.micro_batch);
@@ -48,7 +50,12 @@ void on_prepared(Self self, const BatchPrepared& msg) {
                                               numbers.sample_hash});
   }
   const LanePoint at{msg.step, s.schedule().feed_positions[static_cast<size_t>(msg.micro_batch)]};
-  self->send(s.routes->pool, LeaseRequest{0, at, graph::kNoLaunch, msg.micro_batch});
+  if (!s.schedule().batch_buffers.empty()) {
+    self->send(s.routes->pool, LeaseRequest{0, at, graph::kNoLaunch, msg.micro_batch});
+    return;
+  }
+  s.lane.mark_ready(at);
+  run_enabled(self, span);
 }
 
 /// Copies a micro-batch into the arena, in lane order, and hands it to its readers.
@@ -62,6 +69,13 @@ Status fire(Self self, const Probe::Span& span, LanePoint at) {
   const FeedStaging::Slot& staged = s.host->setup.staging->slots[slot];
   kernels::Stream& stream = *context.lanes->lanes[0].stream;
   const size_t n = staged.buffers.size();
+  if (n == 0) {
+    // The numbers, put on the stream by the worker, have been read when this is complete.
+    stream.fill_zero(context.lanes->lanes[0].marker, sizeof(uint64_t),
+                     pack({WorkKind::kFeed, s.host->id, 0, micro_batch, at.step}),
+                     *s.host->feeder_sink);
+    return {};
+  }
   for (size_t b = 0; b < n; ++b) {
     const graph::BufferId buffer = s.schedule().batch_buffers[b];
     const WorkKind kind = b + 1 == n ? WorkKind::kFeed : WorkKind::kQuiet;
@@ -95,12 +109,16 @@ void run_enabled(Self self, const Probe::Span& span) {
   FeederState& s = self->state;
   while (const auto at = s.lane.take()) {
     if (Status st = fire(self, span, *at); !st.ok()) return fail(self, st, at->step);
-    // A feed stands right before its first user.
     const LanePoint to = s.lane.pass();
     const LaneItem& next = s.schedule().lanes[0][static_cast<size_t>(to.position)];
     span.sent(arrow_id(Arrow::kToken, s.rank, s.host->id, to.step, 0, to.position));
-    self->send(s.routes->subgraphs[static_cast<size_t>(next.launch)],
-               LaneToken{s.rank, s.host->id, 0, to});
+    const LaneToken token{s.rank, s.host->id, 0, to};
+    // A feed stands right before its first user; without batches anything may follow.
+    if (next.kind == ItemKind::kLaunch) {
+      self->send(s.routes->subgraphs[static_cast<size_t>(next.launch)], token);
+    } else {
+      self->send(s.routes->worker, token);
+    }
   }
 }
 
@@ -122,7 +140,8 @@ FeederActor::behavior_type feeder_actor(Self self, const std::shared_ptr<Program
   s.host = host;
   host->feeder_sink->set_receiver(FeederActor(self));
   const auto num_slots = static_cast<int32_t>(host->setup.staging->slots.size());
-  s.core = FeedCore(host->first_step, host->last_step, s.schedule().num_micro_batches, num_slots);
+  const auto num_feeds = static_cast<int32_t>(s.schedule().feed_positions.size());
+  s.core = FeedCore(host->first_step, host->last_step, num_feeds, num_slots);
   s.leases.resize(static_cast<size_t>(num_slots));
   s.probe = Probe(host->shared, host->id == kTraining ? "feeder" : "validation feeder");
   return {

@@ -56,7 +56,7 @@ class SyncForwardRunner final : public ForwardRunner {
       : context_(std::move(context)) {}
 
   Status set_up(const transport::StateSource& state) {
-    SGA_TRY(create_lanes({context_.get()}));
+    SGA_TRY(create_lanes({context_.get()}, nullptr));
     SGA_TRY(load_state(*context_, state));
     output_ = context_->find_report(graph::Role::kLogits, "");
     if (output_ == nullptr) output_ = context_->find_report(graph::Role::kLoss, "");
@@ -77,7 +77,7 @@ class SyncForwardRunner final : public ForwardRunner {
     SGA_TRY(upload_scalars(targets));
     kernels::Stream& stream = *context_->lanes->lanes[0].stream;
     for (const graph::Firing& f : context_->program->lanes[0].order) {
-      enqueue_launch(*context_, f.launch, f.micro_batch, pointers_, 0, sink_);
+      enqueue_launch(*context_, f.launch, 1, f.micro_batch, pointers_, 0, sink_);
     }
     stream.synchronize();
     SGA_TRY(sink_.take());

@@ -48,19 +48,15 @@ class ContextBuilder {
             b.name, b.bytes, spec_.backend->info().device, spec_.backend->storage_bytes(b.type)));
       }
     }
-    for (const graph::Launch& l : out_.program->launches) {
-      if (l.kind != graph::LaunchKind::kSubgraph) {
-        return unsupported(fmt::format("launch {} is a collective", l.name));
-      }
-    }
     return {};
   }
 
   Status compile() {
     out_.executables.resize(spec_.plan->subgraphs.size());
     std::vector<bool> used(out_.executables.size(), false);
-    for (const graph::Launch& l : out_.program->launches)
-      used[static_cast<size_t>(l.subgraph)] = true;
+    for (const graph::Launch& l : out_.program->launches) {
+      if (l.kind == graph::LaunchKind::kSubgraph) used[static_cast<size_t>(l.subgraph)] = true;
+    }
     std::vector<kernels::Place> places;
     for (size_t s = 0; s < used.size(); ++s) {
       if (!used[s]) continue;
@@ -158,6 +154,7 @@ class ContextBuilder {
   /// What buffers mean is in the bodies' inputs and outputs.
   Status find_roles() {
     for (const graph::Launch& l : out_.program->launches) {
+      if (l.kind != graph::LaunchKind::kSubgraph) continue;
       const graph::Graph& body = spec_.plan->subgraphs[static_cast<size_t>(l.subgraph)].body;
       for (size_t i = 0; i < l.inputs.size(); ++i) {
         if (body.inputs()[i].role == graph::Role::kTokens) out_.tokens = l.inputs[i].buffer;
@@ -192,6 +189,13 @@ LaneSet::~LaneSet() { synchronize(); }
 void LaneSet::synchronize() {
   for (Lane& lane : lanes) {
     if (lane.stream) lane.stream->synchronize();
+    if (lane.channel) lane.channel->wait();
+  }
+}
+
+void LaneSet::abort(const Status& why) {
+  for (Lane& lane : lanes) {
+    if (lane.channel && !lane.channel->idle()) lane.channel->abort(why);
   }
 }
 
@@ -208,7 +212,8 @@ Result<std::shared_ptr<ProgramContext>> create_context(const ContextSpec& spec) 
   return context;
 }
 
-Status create_lanes(const std::vector<ProgramContext*>& contexts) {
+Status create_lanes(const std::vector<ProgramContext*>& contexts,
+                    transport::Collectives* collectives) {
   auto set = std::make_shared<LaneSet>();
   size_t num_lanes = 0;
   int64_t scratch_bytes = 0;
@@ -224,6 +229,13 @@ Status create_lanes(const std::vector<ProgramContext*>& contexts) {
   for (size_t i = 0; i < num_lanes; ++i) {
     LaneSet::Lane& lane = set->lanes.emplace_back();
     lane.marker = set->markers->data() + kMarkerStride * static_cast<int64_t>(i);
+    const ProgramContext& first = *contexts.front();
+    if (i < first.program->lanes.size() &&
+        first.program->lanes[i].kind == graph::LaneKind::kCommunication) {
+      SGA_ASSIGN(lane.channel, create_channel({first.plan, first.rank, static_cast<int32_t>(i),
+                                               first.backend, collectives}));
+      continue;
+    }
     if (scratch_bytes > 0) {
       SGA_ASSIGN(lane.scratch,
                  backend.allocate(scratch_bytes, fmt::format("scratch of lane {}", i)));
@@ -234,18 +246,63 @@ Status create_lanes(const std::vector<ProgramContext*>& contexts) {
   return {};
 }
 
+TensorType whole_type(const Buffer& buffer) {
+  return buffer.slice.sharded() ? TensorType{buffer.type.dtype, buffer.slice.full} : buffer.type;
+}
+
+std::optional<transport::TensorSlice> slice_of(const graph::Plan& plan, const Buffer& buffer,
+                                               const graph::RankPlacement& place) {
+  const graph::StateSlice& s = buffer.slice;
+  if (!s.sharded()) return std::nullopt;
+  transport::TensorSlice out;
+  if (s.tp_dim >= 0) {
+    out.dim = s.tp_dim;
+    out.extent = (s.full.dim(s.tp_dim) + plan.mesh.tp - 1) / plan.mesh.tp;
+    out.begin = place.tp * out.extent;
+  }
+  out.count = buffer.type.num_elements();
+  out.first = s.dp_piece > 0 ? place.dp * s.dp_piece : 0;
+  return out;
+}
+
+bool writes_state(const graph::Plan& plan, int32_t rank, const Buffer& buffer) {
+  const graph::RankPlacement& me = plan.ranks[static_cast<size_t>(rank)];
+  if (buffer.slice.dp_piece == 0 && me.dp > 0) return false;
+  if (buffer.slice.tp_dim < 0 && me.tp > 0) return false;
+  // Tied parameters lie on two stages.
+  return std::none_of(plan.ranks.begin(), plan.ranks.end(), [&](const graph::RankPlacement& p) {
+    if (p.pp >= me.pp) return false;
+    const std::vector<Buffer>& buffers = plan.programs[static_cast<size_t>(p.program)].buffers;
+    return std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& b) {
+      return b.kind == buffer.kind && b.name == buffer.name;
+    });
+  });
+}
+
 Status load_state(const ProgramContext& context, const transport::StateSource& source) {
-  std::vector<std::byte> native;
+  const graph::Plan& plan = *context.plan;
+  std::vector<std::byte> whole;
+  std::vector<std::byte> part;
   for (const TensorPlace& t : context.state) {
-    native.resize(static_cast<size_t>(t.type.bytes()));
-    SGA_TRY(source.load(t.name, t.type, native));
+    const Buffer& buffer = context.buffer(t.buffer);
+    const TensorType type = whole_type(buffer);
+    whole.resize(static_cast<size_t>(type.bytes()));
+    SGA_TRY(source.load(t.name, type, whole));
+    const auto slice = slice_of(plan, buffer, plan.ranks[static_cast<size_t>(context.rank)]);
+    if (slice) {
+      SGA_TRY(transport::check_slice(type.shape, *slice).with_context(t.name));
+      part.resize(static_cast<size_t>(t.type.bytes()));
+      transport::cut_slice(whole, type, *slice, part);
+    }
+    const std::vector<std::byte>& native = slice ? part : whole;
     SGA_TRY(context.backend->write_tensor(t.address, t.type, native).with_context(t.name));
   }
   return {};
 }
 
-void enqueue_launch(const ProgramContext& context, graph::LaunchId l, int32_t micro_batch,
-                    LaunchPointers& pointers, uint64_t token, kernels::CompletionSink& sink) {
+void enqueue_launch(const ProgramContext& context, graph::LaunchId l, int64_t step,
+                    int32_t micro_batch, LaunchPointers& pointers, uint64_t token,
+                    kernels::CompletionSink& sink) {
   const graph::Launch& launch = context.launch(l);
   const auto at = [&](BufferId b) {
     return context.address(b, micro_batch % context.buffer(b).num_slots);
@@ -256,6 +313,10 @@ void enqueue_launch(const ProgramContext& context, graph::LaunchId l, int32_t mi
     pointers.inputs[i] = at(launch.inputs[i].buffer);
   for (size_t j = 0; j < launch.outputs.size(); ++j) pointers.outputs[j] = at(launch.outputs[j]);
   LaneSet::Lane& lane = context.lanes->lanes[static_cast<size_t>(launch.lane)];
+  if (lane.channel) {
+    return lane.channel->start(l, step, micro_batch, pointers.inputs, pointers.outputs, token,
+                               sink);
+  }
   kernels::LaunchArgs args;
   args.inputs = pointers.inputs;
   args.outputs = pointers.outputs;

@@ -1,24 +1,28 @@
 #pragma once
 #include "actors/core/schedule.h"
+#include "actors/runtime/channel.h"
 #include "graph/plan/plan.h"
 #include "kernels/backend/backend.h"
 #include "transport/storage/state_source.h"
+#include "transport/storage/tensor_slice.h"
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace sgactor::actors {
 
-/// The streams of one logical rank, shared by its programs. A stream is used by whoever holds the
-/// token of its lane, and by nobody else.
+/// The streams and channels of one logical rank; streams are shared by its programs. A lane is used
+/// by whoever holds its token, and by nobody else.
 struct LaneSet {
   struct Lane {
-    std::unique_ptr<kernels::Stream> stream;
+    std::unique_ptr<kernels::Stream> stream;  ///< null: a channel is there instead
+    std::unique_ptr<Channel> channel;
     std::unique_ptr<kernels::DeviceMemory> scratch;  ///< for the hungriest executable
     std::byte* marker = nullptr;        ///< 8 bytes that a fill may write to learn of completion
     std::atomic<int64_t> kernel_ns{0};  ///< time inside launches, added by completions in order
@@ -34,6 +38,8 @@ struct LaneSet {
   /// Blocks until all work is complete: the memory may go afterwards.
   ~LaneSet();
   void synchronize();
+  /// Ends what channels have under way, with `why`. Waits for nobody.
+  void abort(const Status& why);
 };
 
 /// A range of the arena with the tensor in it.
@@ -44,6 +50,15 @@ struct TensorPlace {
   std::byte* address = nullptr;
   int64_t bytes = 0;  ///< in the backend's storage
 };
+
+/// Type of the whole tensor that a state buffer holds all or a part of.
+TensorType whole_type(const graph::Buffer& buffer);
+/// Which part, on the rank at `place`; null: all of it.
+std::optional<transport::TensorSlice> slice_of(const graph::Plan& plan, const graph::Buffer& buffer,
+                                               const graph::RankPlacement& place);
+/// Whether `rank` is the one that writes this state buffer to checkpoints: the first of those that
+/// hold the same part, in order of pp, dp, tp.
+bool writes_state(const graph::Plan& plan, int32_t rank, const graph::Buffer& buffer);
 
 /// One program of one logical rank, ready to run: executables, memory with the state in it, wiring.
 /// Immutable once set up, but for what is in the memory. Borrows plan and backend.
@@ -60,7 +75,7 @@ struct ProgramContext {
   std::vector<std::vector<std::byte*>> addresses;                 ///< buffer -> slot -> address
 
   std::vector<TensorPlace> state;         ///< parameters and moments, in order of buffers
-  std::vector<TensorPlace> scalars;       ///< "step", "inv_valid_tokens"
+  std::vector<TensorPlace> scalars;       ///< "step", "inv_valid_tokens", "tp_index"
   std::vector<TensorPlace> accumulators;  ///< zero at the start of a step
   graph::BufferId tokens = graph::kNoBuffer;
   graph::BufferId targets = graph::kNoBuffer;
@@ -93,9 +108,11 @@ struct ContextSpec {
 /// Compiles and lays out; the memory is not filled and there are no lanes yet. Blocks. Errors:
 /// kInvalidPlan, kUnsupported (an op the backend lacks), kOutOfMemory.
 Result<std::shared_ptr<ProgramContext>> create_context(const ContextSpec& spec);
-/// Streams with scratch for all of `contexts`, given to each of them.
-Status create_lanes(const std::vector<ProgramContext*>& contexts);
-/// Fills parameters and moments. Blocks.
+/// Streams with scratch for all of `contexts`, given to each of them; channels for those of the
+/// first. Errors: as create_channel has them.
+Status create_lanes(const std::vector<ProgramContext*>& contexts,
+                    transport::Collectives* collectives);
+/// Fills parameters and moments, cut from the whole tensors where the rank holds a part. Blocks.
 Status load_state(const ProgramContext& context, const transport::StateSource& source);
 
 /// Pointers of one launch, kept by who launches so that launching allocates nothing.
@@ -103,8 +120,10 @@ struct LaunchPointers {
   std::vector<std::byte*> inputs;
   std::vector<std::byte*> outputs;
 };
-/// Puts launch `l` for `micro_batch` on its lane's stream. Pre: the caller holds the lane.
-void enqueue_launch(const ProgramContext& context, graph::LaunchId l, int32_t micro_batch,
-                    LaunchPointers& pointers, uint64_t token, kernels::CompletionSink& sink);
+/// Puts launch `l` for `micro_batch` of `step` on its lane's stream or starts it on its channel.
+/// Pre: the caller holds the lane.
+void enqueue_launch(const ProgramContext& context, graph::LaunchId l, int64_t step,
+                    int32_t micro_batch, LaunchPointers& pointers, uint64_t token,
+                    kernels::CompletionSink& sink);
 
 }  // namespace sgactor::actors

@@ -26,16 +26,22 @@ Result<std::vector<std::byte>> scalar_bytes(const TensorPlace& scalar, double va
   } else if (scalar.type == TensorType{DType::kF32, {}}) {
     const auto narrow = static_cast<float>(value);
     std::memcpy(out.data(), &narrow, sizeof narrow);
+  } else if (scalar.type == TensorType{DType::kI32, {}}) {
+    const auto whole = static_cast<int32_t>(value);
+    std::memcpy(out.data(), &whole, sizeof whole);
   } else {
     return invalid_plan(fmt::format("scalar {} is {}", scalar.name, scalar.type.to_string()));
   }
   return out;
 }
 
-Result<double> scalar_value(const TensorPlace& scalar, int64_t step,
+Result<double> scalar_value(const ProgramContext& context, const TensorPlace& scalar, int64_t step,
                             const BatchSource::StepNumbers& numbers) {
   if (scalar.name == "step") return static_cast<double>(step);
   if (scalar.name == "inv_valid_tokens") return 1.0 / static_cast<double>(numbers.valid_tokens);
+  if (scalar.name == "tp_index") {
+    return context.plan->ranks[static_cast<size_t>(context.rank)].tp;
+  }
   return invalid_plan(fmt::format("nobody sets scalar {}", scalar.name));
 }
 
@@ -98,7 +104,7 @@ int32_t validation_rank(const TrainingSpec& spec, const TrainingInputs& inputs) 
 Status FeedStaging::prepare(const ProgramContext& context, BatchSource& source, int64_t step,
                             int32_t micro_batch, int32_t slot) {
   Slot& s = slots[static_cast<size_t>(slot)];
-  SGA_TRY(source.fill(step, micro_batch, s.tokens, s.targets));
+  if (!s.buffers.empty()) SGA_TRY(source.fill(step, micro_batch, s.tokens, s.targets));
   for (size_t b = 0; b < s.buffers.size(); ++b) {
     const graph::BufferId id = context.schedule.batch_buffers[b];
     SGA_TRY(context.backend->write_tensor(s.buffers[b], context.buffer(id).type,
@@ -109,7 +115,7 @@ Status FeedStaging::prepare(const ProgramContext& context, BatchSource& source, 
   SGA_ASSIGN(numbers[parity], source.numbers(step));
   for (size_t i = 0; i < context.scalars.size(); ++i) {
     const TensorPlace& scalar = context.scalars[i];
-    SGA_ASSIGN(const double value, scalar_value(scalar, step, numbers[parity]));
+    SGA_ASSIGN(const double value, scalar_value(context, scalar, step, numbers[parity]));
     SGA_ASSIGN(const std::vector<std::byte> native, scalar_bytes(scalar, value));
     SGA_TRY(context.backend->write_tensor(scalars[parity][i], scalar.type, native));
   }
@@ -118,7 +124,8 @@ Status FeedStaging::prepare(const ProgramContext& context, BatchSource& source, 
 
 Result<std::unique_ptr<FeedStaging>> create_staging(const ProgramContext& context) {
   auto out = std::make_unique<FeedStaging>();
-  const int32_t num_slots = std::min(2 * context.schedule.num_micro_batches, kMostFeedSlots);
+  const auto num_feeds = static_cast<int32_t>(context.schedule.feed_positions.size());
+  const int32_t num_slots = std::min(2 * num_feeds, kMostFeedSlots);
   int64_t bytes = 0;
   std::vector<std::byte**> places;
   std::vector<int64_t> offsets;
@@ -142,7 +149,7 @@ Result<std::unique_ptr<FeedStaging>> create_staging(const ProgramContext& contex
     scalars.resize(context.scalars.size());
     for (size_t i = 0; i < scalars.size(); ++i) reserve(&scalars[i], context.scalars[i].bytes);
   }
-  SGA_ASSIGN(out->memory, context.backend->allocate(bytes, "feed staging"));
+  SGA_ASSIGN(out->memory, context.backend->allocate(std::max(bytes, kAlign), "feed staging"));
   for (size_t i = 0; i < places.size(); ++i) *places[i] = out->memory->data() + offsets[i];
   return out;
 }
@@ -161,15 +168,17 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
     out.validation.source =
         create_validation_source(*inputs.validation_sampler, spec.validation_batches);
   }
-  SGA_TRY(create_lanes(contexts));
+  SGA_TRY(create_lanes(contexts, inputs.collectives));
   if (!spec.checkpoint_root.empty()) {
     SGA_ASSIGN(out.snapshots, SnapshotStaging::create(*out.training.context));
   }
   const ProgramContext& c = *out.training.context;
-  if (c.tokens == graph::kNoBuffer) return invalid_plan("the training plan reads no tokens");
+  // The stages of a pipeline: the first reads tokens, the last targets, those between neither.
+  const graph::BufferId fed = c.tokens != graph::kNoBuffer ? c.tokens : c.targets;
+  const int64_t rows = fed == graph::kNoBuffer ? 0 : c.buffer(fed).type.shape.dim(0);
   out.training.source =
       create_training_source(*inputs.sampler, inputs.plan->ranks[static_cast<size_t>(rank)].dp,
-                             c.schedule.num_micro_batches, c.buffer(c.tokens).type.shape.dim(0));
+                             c.schedule.num_micro_batches, rows);
   SGA_TRY(load_state(c, *inputs.initial_state));
   return out;
 }

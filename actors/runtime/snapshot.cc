@@ -32,16 +32,18 @@ Result<std::unique_ptr<SnapshotStaging>> SnapshotStaging::create(const ProgramCo
   int64_t bytes = 0;
   std::vector<int64_t> offsets;
   for (const TensorPlace& t : context.state) {
+    if (!writes_state(*context.plan, context.rank, context.buffer(t.buffer))) continue;
     offsets.push_back(bytes);
     bytes += round_up(t.bytes, kAlign);
+    out->state_.push_back(t);
     out->segments_.push_back(segment_of(context, t.buffer));
   }
-  SGA_ASSIGN(out->memory_, context.backend->allocate(bytes, "snapshot staging"));
+  SGA_ASSIGN(out->memory_, context.backend->allocate(std::max(bytes, kAlign), "snapshot staging"));
   for (int64_t offset : offsets) out->copies_.push_back(out->memory_->data() + offset);
   const bool native =
       context.plan->storage == graph::StorageModel::kNative && context.backend->host_visible();
   if (!native) {
-    for (const TensorPlace& t : context.state) {
+    for (const TensorPlace& t : out->state_) {
       out->natives_.emplace_back(static_cast<size_t>(t.type.bytes()));
     }
   }
@@ -52,7 +54,7 @@ void SnapshotStaging::enqueue_copies(uint64_t token, uint64_t quiet_token,
                                      kernels::CompletionSink& sink) {
   kernels::Stream& stream = *context_.lanes->lanes[0].stream;
   for (size_t i = 0; i < copies_.size(); ++i) {
-    const TensorPlace& t = context_.state[i];
+    const TensorPlace& t = state_[i];
     stream.copy(copies_[i], t.address, t.bytes, quiet_token, sink);
   }
   LaneSet::Lane& lane = context_.lanes->lanes[0];
@@ -61,19 +63,23 @@ void SnapshotStaging::enqueue_copies(uint64_t token, uint64_t quiet_token,
 
 Result<transport::WrittenPart> SnapshotStaging::write(const std::string& root, int64_t step,
                                                       const std::string& writer) {
-  std::vector<transport::NamedTensor> tensors;
+  const graph::Plan& plan = *context_.plan;
+  std::vector<transport::StoredTensor> tensors;
   for (size_t i = 0; i < copies_.size(); ++i) {
-    const TensorPlace& t = context_.state[i];
+    const TensorPlace& t = state_[i];
     std::span<const std::byte> bytes(copies_[i], static_cast<size_t>(t.bytes));
     if (!natives_.empty()) {
       SGA_TRY(context_.backend->read_tensor(natives_[i], t.type, copies_[i]).with_context(t.name));
       bytes = natives_[i];
     }
-    tensors.push_back({t.name, t.type, bytes});
+    const graph::Buffer& buffer = context_.buffer(t.buffer);
+    tensors.push_back({t.name, whole_type(buffer),
+                       slice_of(plan, buffer, plan.ranks[static_cast<size_t>(context_.rank)]),
+                       bytes, segments_[i]});
   }
   transport::WriteOptions options;
   options.writer = writer;
-  return transport::write_part(root, step, tensors, segments_, options);
+  return transport::write_part(root, step, tensors, options);
 }
 
 }  // namespace sgactor::actors

@@ -9,13 +9,13 @@
 
 namespace sgactor::actors {
 
-/// A second copy of a rank's state, allocated at start: copies of the state go there in lane order,
-/// and files are written from there while the next steps run.
+/// A second copy of what a rank writes of its state (writes_state), allocated at start: copies go
+/// there in lane order, and files are written from there while the next steps run.
 class SnapshotStaging {
  public:
   static Result<std::unique_ptr<SnapshotStaging>> create(const ProgramContext& context);
 
-  /// Puts copies of the whole state on lane 0's stream; `sink` hears `token` when the last is
+  /// Puts the copies on lane 0's stream; `sink` hears `token` when the last is
   /// complete and `quiet_token` for the others. Pre: the caller holds lane 0, and no write is under
   /// way. Does not block.
   void enqueue_copies(uint64_t token, uint64_t quiet_token, kernels::CompletionSink& sink);
@@ -28,6 +28,7 @@ class SnapshotStaging {
   explicit SnapshotStaging(const ProgramContext& context) : context_(context) {}
 
   const ProgramContext& context_;
+  std::vector<TensorPlace> state_;  // what this rank writes
   std::unique_ptr<kernels::DeviceMemory> memory_;
   std::vector<std::byte*> copies_;               // one a tensor of the state
   std::vector<std::vector<std::byte>> natives_;  // where the device's storage is not the host's

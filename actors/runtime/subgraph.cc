@@ -17,10 +17,11 @@ struct SubgraphState {
   SubgraphCore core;
   LaneCore lane;
   // By place of the core: what an execution holds until it is on the stream (handles from other
-  // lanes: until it is complete).
+  // lanes, and everything on a channel: until it is complete).
   struct Held {
     std::vector<TensorHandle> inputs;
     std::vector<std::shared_ptr<Lease>> leases;
+    std::vector<TensorHandle> outputs;  // for those who are told of completion
   };
   std::vector<Held> held;
   LaunchPointers pointers;
@@ -48,8 +49,7 @@ void prepare(Self self, int64_t step, int32_t micro_batch) {
 }
 
 /// The execution's outputs, named for whoever waits for them.
-void hand_on(Self self, const Probe::Span& span, LanePoint at, int32_t micro_batch,
-             SubgraphState::Held& held) {
+void name_outputs(Self self, LanePoint at, int32_t micro_batch, SubgraphState::Held& held) {
   SubgraphState& s = self->state;
   const ProgramContext& context = s.host->context();
   const graph::Launch& launch = context.launch(s.launch);
@@ -57,8 +57,9 @@ void hand_on(Self self, const Probe::Span& span, LanePoint at, int32_t micro_bat
   if (s.wiring->feeds_other_lane) {
     event = context.lanes->lanes[static_cast<size_t>(launch.lane)].stream->record();
   }
+  held.outputs.resize(launch.outputs.size());
   for (size_t j = 0; j < launch.outputs.size(); ++j) {
-    TensorHandle handle;
+    TensorHandle& handle = held.outputs[j];
     handle.buffer = launch.outputs[j];
     handle.slot = micro_batch % context.buffer(handle.buffer).num_slots;
     handle.step = at.step;
@@ -66,42 +67,79 @@ void hand_on(Self self, const Probe::Span& span, LanePoint at, int32_t micro_bat
     handle.rank = s.rank;
     handle.incarnation = s.routes->incarnation;
     handle.readiness = {launch.lane, at, event};
+    handle.lease.reset();
     if (const int32_t own = s.wiring->output_lease[j]; own >= 0) {
       handle.lease = held.leases[static_cast<size_t>(own)];
     } else if (const int32_t in = s.wiring->output_alias[j]; in >= 0) {
       const int32_t awaited = s.wiring->awaited_index[static_cast<size_t>(in)];
       if (awaited >= 0) handle.lease = held.inputs[static_cast<size_t>(awaited)].lease;
     }
+  }
+}
+
+void send_handle(Self self, const Probe::Span& span, const Consumer& to, int32_t micro_batch,
+                 const TensorHandle& handle) {
+  SubgraphState& s = self->state;
+  span.sent(
+      arrow_id(Arrow::kHandle, s.rank, s.host->id, handle.step, to.launch, to.input, micro_batch));
+  self->send(s.routes->subgraphs[static_cast<size_t>(to.launch)],
+             HandleReady{to.input, micro_batch, handle});
+}
+
+/// Tells those who wait for the launch, or (`complete`) those who wait for its completion: of what
+/// a channel brings that is everybody.
+void hand_on(Self self, const Probe::Span& span, const SubgraphState::Held& held, bool complete) {
+  SubgraphState& s = self->state;
+  for (size_t j = 0; j < held.outputs.size(); ++j) {
+    const TensorHandle& handle = held.outputs[j];
+    const bool last =
+        complete ? s.core.last_complete(handle.step) : s.core.last_of_step(handle.step);
     for (const Consumer& c : s.wiring->consumers[j]) {
-      const bool at_end = c.edge == graph::EdgeKind::kLastMicroBatch;
-      if (at_end && !s.core.last_of_step(at.step)) continue;
-      const int32_t for_micro_batch = at_end ? 0 : micro_batch;
-      span.sent(arrow_id(Arrow::kHandle, s.rank, s.host->id, at.step, c.launch, c.input,
-                         for_micro_batch));
-      self->send(s.routes->subgraphs[static_cast<size_t>(c.launch)],
-                 HandleReady{c.input, for_micro_batch, handle});
+      if ((c.on_completion || s.wiring->communicates) != complete) continue;
+      if (c.edge == graph::EdgeKind::kLastMicroBatch) {
+        if (last) send_handle(self, span, c, 0, handle);
+      } else if (c.edge == graph::EdgeKind::kPrepared) {
+        for (int32_t m = 0; m < c.num_firings; ++m) send_handle(self, span, c, m, handle);
+      } else {
+        send_handle(self, span, c, handle.micro_batch, handle);
+      }
     }
+  }
+}
+
+/// Other lanes may go on to what the plan starts behind this item.
+void open_gates(Self self, LanePoint at, const LaneItem& item) {
+  for (const Gate& gate : item.opens) {
+    TensorHandle none;
+    none.step = at.step;
+    none.rank = self->state.rank;
+    self->send(self->state.routes->subgraphs[static_cast<size_t>(gate.launch)],
+               HandleReady{gate.input, gate.micro_batch, none});
   }
 }
 
 Status fire(Self self, const Probe::Span& span, LanePoint at) {
   SubgraphState& s = self->state;
   const ProgramContext& context = s.host->context();
-  const int32_t micro_batch = s.items()[static_cast<size_t>(at.position)].micro_batch;
+  const LaneItem& item = s.items()[static_cast<size_t>(at.position)];
+  const int32_t micro_batch = item.micro_batch;
   SubgraphState::Held& held = s.held[static_cast<size_t>(s.core.place(at.step, micro_batch))];
   SGA_TRY(s.core.on_fired(at.step, micro_batch));
-  kernels::Stream& stream = *context.lanes->lanes[static_cast<size_t>(s.wiring->lane)].stream;
   for (const TensorHandle& in : held.inputs) {
     if (in.readiness.lane != s.wiring->lane && in.readiness.event) {
-      stream.wait(*in.readiness.event);
+      context.lanes->lanes[static_cast<size_t>(s.wiring->lane)].stream->wait(*in.readiness.event);
     }
     if (in.lease && in.lease->lane() == s.wiring->lane) in.lease->used(at);
   }
-  enqueue_launch(context, s.launch, micro_batch, s.pointers,
+  enqueue_launch(context, s.launch, at.step, micro_batch, s.pointers,
                  pack({WorkKind::kLaunch, s.host->id, s.wiring->lane, micro_batch, at.step}),
                  *s.sink);
-  hand_on(self, span, at, micro_batch, held);
+  name_outputs(self, at, micro_batch, held);
+  open_gates(self, at, item);
+  if (s.wiring->communicates) return {};
+  hand_on(self, span, held, false);
   // From here the stream's order protects what this lane's slots hold.
+  if (!s.wiring->feeds_channel) held.outputs.clear();
   held.leases.clear();
   for (TensorHandle& in : held.inputs) {
     if (!in.lease || in.lease->lane() == s.wiring->lane) in = TensorHandle();
@@ -175,9 +213,13 @@ void on_complete(Self self, const WorkComplete& msg) {
   if (Status st = s.core.on_complete(work.step, work.micro_batch); !st.ok()) {
     return fail(self, st, work.step);
   }
-  const auto place = static_cast<size_t>(s.core.place(work.step, work.micro_batch));
-  for (TensorHandle& in : s.held[place].inputs) in = TensorHandle();
-  if (s.host->context().schedule.lanes.size() > 1) {
+  SubgraphState::Held& held =
+      s.held[static_cast<size_t>(s.core.place(work.step, work.micro_batch))];
+  hand_on(self, span, held, true);
+  held.outputs.clear();
+  held.leases.clear();
+  for (TensorHandle& in : held.inputs) in = TensorHandle();
+  if (s.host->context().schedule.lanes.size() > 1 && !s.wiring->communicates) {
     self->send(s.routes->pool, LaneProgress{work.lane, s.point(work.step, work.micro_batch)});
   }
 }

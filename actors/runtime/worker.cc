@@ -162,7 +162,16 @@ void begin_if_prepared(Self self, ProgramRun& run, const Probe::Span& span) {
   run.kernel_ns_before = run.context().lanes->lanes[0].kernel_ns.load();
   enqueue_step_start(run, index_of(self, run.context().rank), step);
   for (size_t lane = 0; lane < run.lanes.size(); ++lane) {
+    const LaneSet::Lane& l = run.context().lanes->lanes[lane];
+    if (l.channel) l.channel->set_generation(self->state.generation);
     send_token(self, run, span, static_cast<int32_t>(lane), {step, 0});
+  }
+  for (const Gate& gate : run.context().schedule.opens_at_begin) {
+    TensorHandle none;
+    none.step = step;
+    none.rank = run.context().rank;
+    self->send(run.routes->subgraphs[static_cast<size_t>(gate.launch)],
+               HandleReady{gate.input, gate.micro_batch, none});
   }
 }
 
@@ -181,6 +190,7 @@ void on_token(Self self, const LaneToken& msg) {
   const WorkKind kind = item.kind == ItemKind::kCommit ? WorkKind::kCommit : WorkKind::kEnd;
   LaneSet::Lane& lane = run->context().lanes->lanes[static_cast<size_t>(msg.lane)];
   const WorkName work{kind, msg.program, msg.lane, index_of(self, msg.rank), msg.at.step};
+  if (lane.channel) return lane.channel->drain(pack(work), *run->host->worker_sink);
   lane.stream->fill_zero(lane.marker, sizeof(uint64_t), pack(work), *run->host->worker_sink);
 }
 

@@ -91,7 +91,12 @@ RankHost WorkerAssembly::host_rank(const TrainingSpec& spec, const RankSetup& se
   return rank;
 }
 
+void WorkerAssembly::abort(const Status& why) {
+  for (const RankSetup& r : ranks_) r.training.context->lanes->abort(why);
+}
+
 void WorkerAssembly::close() {
+  abort(make_status(Code::kCancelled, "the run has ended"));
   for (const RankSetup& r : ranks_) r.training.context->lanes->synchronize();
   for (const auto& p : programs_) release_receivers(*p);
   for (const auto& w : writers_) w->sink->set_receiver(LauncherActor());

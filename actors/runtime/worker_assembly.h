@@ -32,8 +32,11 @@ class WorkerAssembly {
   [[nodiscard]] const std::shared_ptr<WorkerHost>& host() const { return host_; }
   [[nodiscard]] RunShared& shared() const { return *host_->shared; }
   [[nodiscard]] const std::vector<RankSetup>& ranks() const { return ranks_; }
-  /// Waits for the device and lets go of all actors. Call after all actors are done and before the
-  /// actor system ends.
+  /// Ends what channels have under way, with `why`; their actors fail. Any thread; waits for
+  /// nobody.
+  void abort(const Status& why);
+  /// Aborts what channels still have under way, waits for the device and lets go of all actors.
+  /// Call after all actors are done and before the actor system ends.
   void close();
 
  private:
