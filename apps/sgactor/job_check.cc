@@ -25,6 +25,8 @@ Status check_combinations(const JobSpec& job) {
     return bad("data.path", "expected a path, because data.kind is \"" + job.data.kind + "\"");
   if (job.data.tokenizer.empty()) return bad("data.tokenizer", "expected \"bytes\" or a file");
   const int64_t ranks = job.logical_ranks();
+  if (job.training.micro_batch_start > 0 && !job.training.auto_micro_batch)
+    return bad("training.micro_batch_start", "needs training.micro_batch_size = \"auto\"");
   const int64_t unit = job.training.micro_batch_size * ranks;
   if (job.training.global_batch_size % unit != 0) {
     return bad("training.global_batch_size",

@@ -33,6 +33,11 @@ constexpr KeyLimits range(double low, double high) {
   l.high = high;
   return l;
 }
+constexpr KeyLimits range_or_auto(double low, double high) {
+  KeyLimits l = range(low, high);
+  l.auto_ok = true;
+  return l;
+}
 constexpr KeyLimits at_least(double low) { return range(low, kHuge); }
 constexpr KeyLimits above(double low) {
   KeyLimits l = range(low, kHuge);
@@ -84,8 +89,11 @@ constexpr JobKey kKeys[] = {
      "each epoch is one permutation of all windows, given by the seed; false: in order"},
     {"training", "steps", SGA_FIELD(training.steps), at_least(1), "optimizer steps"},
     {"training", "seq_len", SGA_FIELD(training.seq_len), range(1, 1 << 20), "tokens a sequence"},
-    {"training", "micro_batch_size", SGA_FIELD(training.micro_batch_size), range(1, 4096),
-     "sequences in one forward and backward pass of one logical rank"},
+    {"training", "micro_batch_size", SGA_FIELD(training.micro_batch_size), range_or_auto(1, 4096),
+     "sequences in one forward and backward pass of one logical rank; \"auto\": measured, changed "
+     "between steps only, which changes the order of sums"},
+    {"training", "micro_batch_start", SGA_FIELD(training.micro_batch_start), range(0, 4096),
+     "the size that \"auto\" begins with; 0: up to 4"},
     {"training", "global_batch_size", SGA_FIELD(training.global_batch_size), range(1, 1 << 20),
      "sequences a step; a multiple of micro_batch_size times the data-parallel ranks"},
     {"training", "seed", SGA_FIELD(training.seed), at_least(0),
@@ -276,13 +284,15 @@ std::string expectation(const JobKey& key) {
     text += (bounded ? " from " : " of at least ") + bound(l.low, integer);
   }
   if (bounded) text += (l.high_open ? " to below " : " to ") + bound(l.high, integer);
+  if (l.auto_ok) text += ", or \"auto\"";
   return text;
 }
 
 Status check_limits(const JobKey& key, JobSpec& job) {
   return std::visit(
       Overload{[&](int64_t* v) {
-                 return in_range(key.limits, static_cast<double>(*v))
+                 const bool is_auto = key.limits.auto_ok && *v == kAutoInteger;
+                 return is_auto || in_range(key.limits, static_cast<double>(*v))
                             ? Status()
                             : wrong(key, std::to_string(*v));
                },
@@ -303,7 +313,11 @@ Status set_from_text(const JobKey& key, JobSpec& job, std::string_view text) {
   if (!is_utf8(text)) return invalid_argument("is not UTF-8");
   const std::string quoted = toml_string(text);
   SGA_TRY(std::visit(
-      Overload{[&](int64_t* v) { return parse_whole(text, v) ? Status() : wrong(key, quoted); },
+      Overload{[&](int64_t* v) {
+                 const bool is_auto = key.limits.auto_ok && text == "auto";
+                 if (is_auto) *v = kAutoInteger;
+                 return is_auto || parse_whole(text, v) ? Status() : wrong(key, quoted);
+               },
                [&](double* v) { return parse_whole(text, v) ? Status() : wrong(key, quoted); },
                [&](bool* v) {
                  if (text != "true" && text != "false") return wrong(key, quoted);
@@ -328,6 +342,7 @@ Status set_from_text(const JobKey& key, JobSpec& job, std::string_view text) {
 }
 
 std::string value_as_toml(const JobKey& key, const JobSpec& job) {
+  if (key.limits.auto_ok && job.training.auto_micro_batch) return toml_string("auto");
   // The table hands out writable fields; here they are only read.
   return std::visit(Overload{[](const int64_t* v) { return std::to_string(*v); },
                              [](const double* v) { return toml_float(*v); },

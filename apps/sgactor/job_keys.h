@@ -1,6 +1,7 @@
 #pragma once
 #include "apps/sgactor/job_spec.h"
 
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,7 +21,11 @@ struct KeyLimits {
   bool ranged = false;
   std::string_view choices;  ///< "a|b|c"; empty: any text
   bool is_path = false;      ///< made absolute
+  bool auto_ok = false;      ///< an integer, or "auto": then the field is kAutoInteger
 };
+
+/// What "auto" is in an integer field until parse_job() has resolved it.
+inline constexpr int64_t kAutoInteger = std::numeric_limits<int64_t>::min();
 
 /// One row of the table of job keys. It drives parsing, messages, `init` and job.resolved.toml.
 struct JobKey {

@@ -49,8 +49,9 @@ bool store(const toml::node& node, const JobKey& key, JobSpec& job) {
     if (!node.is_string()) return false;
     **text = *node.value<std::string>();
   } else if (auto* const* integer = std::get_if<int64_t*>(&field)) {
-    if (!node.is_integer()) return false;
-    **integer = *node.value<int64_t>();
+    const bool is_auto = key.limits.auto_ok && node.value<std::string_view>() == "auto";
+    if (!is_auto && !node.is_integer()) return false;
+    **integer = is_auto ? kAutoInteger : *node.value<int64_t>();
   } else if (auto* const* number = std::get_if<double*>(&field)) {
     if (!node.is_number()) return false;
     **number = *node.value<double>();
@@ -139,6 +140,19 @@ Status apply_override(const JobOverride& o, JobSpec& job) {
   return {};
 }
 
+/// The size that "auto" begins with: as given, else the largest up to 4 that divides the batch.
+void resolve_micro_batch(JobSpec& job) {
+  JobSpec::Training& t = job.training;
+  if (t.micro_batch_size != kAutoInteger) return;
+  t.auto_micro_batch = true;
+  t.micro_batch_size = t.micro_batch_start;
+  constexpr int64_t kSmall = 4;
+  for (int64_t size = kSmall; t.micro_batch_size == 0; --size) {
+    if (t.global_batch_size % (size * job.logical_ranks()) == 0 || size == 1)
+      t.micro_batch_size = size;
+  }
+}
+
 void resolve_paths(const fs::path& job_dir, JobSpec& job) {
   for (const JobKey& key : job_keys()) {
     if (!key.limits.is_path) continue;
@@ -170,6 +184,7 @@ Result<JobSpec> parse_job(std::string_view toml, const std::string& file,
   job.name = fs::path(file).stem().string();
   SGA_TRY(parse_file_text(toml, file, job));
   for (const JobOverride& o : overrides) SGA_TRY(apply_override(o, job));
+  resolve_micro_batch(job);
   SGA_TRY(check_combinations(job));
   resolve_paths(fs::path(file).parent_path(), job);
   return job;

@@ -29,7 +29,9 @@ struct JobSpec {
   struct Training {
     int64_t steps = 100;
     int64_t seq_len = 128;
-    int64_t micro_batch_size = 4;
+    int64_t micro_batch_size = 4;   ///< of "auto": the one to begin with
+    bool auto_micro_batch = false;  ///< "auto" was given; no key of its own
+    int64_t micro_batch_start = 0;
     int64_t global_batch_size = 16;
     int64_t seed = 1;
     std::string dtype = "f32";
@@ -97,6 +99,10 @@ struct JobSpec {
   [[nodiscard]] int64_t logical_ranks() const {
     return parallelism.logical_data_parallel > 0 ? parallelism.logical_data_parallel
                                                  : parallelism.data_parallel_degree;
+  }
+  /// Sequences of a step and logical rank. Pre: check_combinations is ok.
+  [[nodiscard]] int64_t rank_batch_size() const {
+    return training.global_batch_size / logical_ranks();
   }
   [[nodiscard]] int64_t num_micro_batches() const {
     return training.global_batch_size / (training.micro_batch_size * logical_ranks());

@@ -38,6 +38,9 @@ class RunRecorder : public actors::TrainingObserver {
   /// braces, or empty.
   void audit(const std::string& who, const std::string& what, const std::string& fields = {});
 
+  /// The plan has changed between two steps.
+  void set_memory_bytes(int64_t bytes) { options_.memory_bytes = bytes; }
+
   void on_step(const actors::StepReport& report) override;
   void on_validation(int64_t step, double loss) override;
   void on_checkpoint(int64_t step, const std::string& path,

@@ -43,6 +43,8 @@ TEST(JobKeys, Expectations) {
   EXPECT_EQ(expectation(*find_job_key("optimizer.beta1")), "a number from 0 to below 1");
   EXPECT_EQ(expectation(*find_job_key("optimizer.lr")), "a number above 0");
   EXPECT_EQ(expectation(*find_job_key("model.preset")), "a string");
+  EXPECT_EQ(expectation(*find_job_key("training.micro_batch_size")),
+            "an integer from 1 to 4096, or \"auto\"");
   EXPECT_EQ(find_job_key("training"), nullptr);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 namespace sgactor::apps {
 namespace {
@@ -28,6 +29,35 @@ TEST(JobSpec, MinimalFileHasDefaults) {
   EXPECT_EQ(job->name, "small");
   EXPECT_EQ(job->num_micro_batches(), 4);
   EXPECT_EQ(job->decay_end(), 100);
+}
+
+TEST(JobSpec, AutoMicroBatchBeginsWithASizeThatDivides) {
+  const auto job = parse_job(with("[training]\nmicro_batch_size = \"auto\"\n"), "job.toml", {});
+  ASSERT_TRUE(job.ok()) << job.status().to_string();
+  EXPECT_TRUE(job->training.auto_micro_batch);
+  EXPECT_EQ(job->training.micro_batch_size, 4);
+  const auto again = parse_job(write_job(*job, false), "job.toml", {});
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_TRUE(again->training.auto_micro_batch);
+  for (const auto& [batch, start, size] :
+       {std::tuple{"9", "0", 3}, {"7", "0", 1}, {"16", "8", 8}, {"16", "16", 16}}) {
+    const auto sized = parse_job(kMinimal, "job.toml",
+                                 {{"training.micro_batch_size", "auto"},
+                                  {"training.global_batch_size", batch},
+                                  {"training.micro_batch_start", start}});
+    ASSERT_TRUE(sized.ok()) << sized.status().to_string();
+    EXPECT_EQ(sized->training.micro_batch_size, size) << batch;
+  }
+  EXPECT_NE(error_of(with("[training]\nmicro_batch_size = \"Auto\"\n")).find("or \"auto\""),
+            std::string::npos);
+  EXPECT_NE(error_of(with("[training]\nseq_len = \"auto\"\n")).find("training.seq_len"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {{"training.micro_batch_start", "2"}}).find("\"auto\""),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal,
+                     {{"training.micro_batch_size", "auto"}, {"training.micro_batch_start", "3"}})
+                .find("does not divide"),
+            std::string::npos);
 }
 
 TEST(JobSpec, ReadsEverySection) {
