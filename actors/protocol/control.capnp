@@ -54,6 +54,7 @@ struct LoadPlan {
   runDirectory @7 :Text;
   firstStep @8 :Int64;
   checkpoint @9 :Text;
+  secret @10 :Data;
 }
 
 struct PlanLoaded {
@@ -70,8 +71,7 @@ struct Route {
 
 struct Routes {
   generation @0 :Int64;
-  secret @1 :Data;
-  routes @2 :List(Route);
+  routes @1 :List(Route);
 }
 
 struct RankMessage {

@@ -148,6 +148,7 @@ void put(const LoadPlan& m, cw::Envelope::Body::Builder body) {
   to.setRunDirectory(m.run_directory);
   to.setFirstStep(m.first_step);
   to.setCheckpoint(m.checkpoint);
+  to.setSecret(data(m.secret));
 }
 void put(const PlanLoaded& m, cw::Envelope::Body::Builder body) {
   auto to = body.initPlanLoaded();
@@ -158,7 +159,6 @@ void put(const PlanLoaded& m, cw::Envelope::Body::Builder body) {
 void put(const Routes& m, cw::Envelope::Body::Builder body) {
   auto to = body.initRoutes();
   to.setGeneration(m.generation);
-  to.setSecret(data(m.secret));
   auto routes = to.initRoutes(count(m.routes));
   for (uint32_t i = 0; i < routes.size(); ++i) {
     routes[i].setPeer(m.routes[i].peer);
@@ -271,12 +271,12 @@ Body get_load_plan(cw::LoadPlan::Reader from) {
   m.run_directory = text(from.getRunDirectory());
   m.first_step = from.getFirstStep();
   m.checkpoint = text(from.getCheckpoint());
+  m.secret = text(from.getSecret());
   return m;
 }
 Body get_routes(cw::Routes::Reader from) {
   Routes m;
   m.generation = from.getGeneration();
-  m.secret = text(from.getSecret());
   for (const auto& r : from.getRoutes()) {
     m.routes.push_back({r.getPeer(), text(r.getAddress()), numbers(r.getRanks())});
   }

@@ -77,13 +77,14 @@ struct LoadPlan {
   std::string run_directory;
   int64_t first_step = 1;
   std::string checkpoint;  ///< step directory to start from; empty: initial weights
+  std::string secret;      ///< of the job's data-plane links, 32 bytes
 };
 struct PlanLoaded {
   int32_t worker = 0;
   std::string address;      ///< of its data plane: opaque
   std::string fingerprint;  ///< of its arithmetic
 };
-/// coordinator -> worker: who hosts what in a generation, and the secret of data-plane links.
+/// coordinator -> worker: who hosts what in a generation.
 struct Route {
   PeerId peer = kNobody;
   std::string address;
@@ -91,7 +92,6 @@ struct Route {
 };
 struct Routes {
   int64_t generation = 1;
-  std::string secret;
   std::vector<Route> routes;
 };
 /// coordinator -> anybody: end. An ok Status is an orderly end.
