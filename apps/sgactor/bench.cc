@@ -105,7 +105,7 @@ Result<int> bench_step(const CommandLine& line, const BenchOptions& options) {
   actors::TrainingInputs inputs;
   inputs.plan = &plan;
   inputs.backend = backend.get();
-  inputs.sampler = setup.sampler.get();
+  inputs.sampler = setup.data.sampler.get();
   inputs.initial_state = start.state.get();
   inputs.observer = &times;
   SGA_ASSIGN(const auto summary, actors::run_training(spec, inputs));

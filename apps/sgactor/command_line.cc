@@ -160,7 +160,7 @@ static Status check_overrides(const CLI::App& app, const std::vector<JobOverride
   if (overrides.empty()) return {};
   for (const CLI::App* sub : app.get_subcommands()) {
     const std::string& name = sub->get_name();
-    if (name == "generate" || name == "ckpt" || name == "chaos") {
+    if (name == "generate" || name == "ckpt" || name == "chaos" || name == "node" || name == "worker") {
       return invalid_argument(name + " takes no keys of a job file, got --" + overrides[0].key);
     }
   }
@@ -188,6 +188,9 @@ int run_program(const kernels::BackendTable& backends, std::vector<std::string> 
   add_ckpt(app, line);
   add_bench(app, line);
   add_chaos(app, line);
+  add_simulate(app, line);
+  add_node(app, line);
+  add_worker(app, line);
 
   if (Status s = check_command(app, args); !s.ok()) return report(s);
   try {

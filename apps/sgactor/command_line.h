@@ -45,6 +45,9 @@ void add_plan(CLI::App& app, CommandLine& line);
 void add_ckpt(CLI::App& app, CommandLine& line);
 void add_bench(CLI::App& app, CommandLine& line);
 void add_chaos(CLI::App& app, CommandLine& line);
+void add_simulate(CLI::App& app, CommandLine& line);
+void add_node(CLI::App& app, CommandLine& line);
+void add_worker(CLI::App& app, CommandLine& line);
 
 /// What `sgactor --version` prints: version, and each backend with its device or why it is missing.
 std::string version_text(const kernels::BackendTable& backends);

@@ -65,15 +65,6 @@ Status check_supported(const JobSpec& job) {
   const auto lacks = [&](std::string_view key, const std::string& what) {
     return unsupported(job.at(key) + ": " + what);
   };
-  const JobSpec::Parallelism& p = job.parallelism;
-  const std::string one = "this build runs one worker; expected 1";
-  if (p.data_parallel_degree != 1) return lacks("parallelism.data_parallel_degree", one);
-  if (p.tensor_parallel_degree != 1) return lacks("parallelism.tensor_parallel_degree", one);
-  if (p.pipeline_parallel_degree != 1) return lacks("parallelism.pipeline_parallel_degree", one);
-  if (job.logical_ranks() != 1)
-    return lacks("parallelism.logical_data_parallel", "this build runs one rank; expected 0 or 1");
-  if (p.zero_stage != 0)
-    return lacks("parallelism.zero_stage", "this build does not shard state; expected 0");
   if (job.training.dtype == "fp8")
     return lacks("training.dtype", "this build has no fp8; expected \"f32\" or \"bf16\"");
   if (job.resilience.mode != "off")

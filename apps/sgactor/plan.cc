@@ -23,6 +23,7 @@ struct PlanOptions {
   std::string html;
   bool json = false;
   bool passes = false;
+  CacheOptions cache;
 };
 
 std::string plan_json(const graph::Compiled& compiled) {
@@ -82,7 +83,8 @@ void print_summary(const JobSpec& job, const CompiledJob& c) {
   memory_row("planned, all", m.planned_bytes);
   memory_row("lower bound", m.lower_bound_bytes);
   memory_row("without reuse", m.naive_bytes);
-  std::cout << fmt::format("compiled    in {}, schema_hash {}\n",
+  std::cout << fmt::format("{}in {}, schema_hash {}\n",
+                           c.from_cache ? "from cache  " : "compiled    ",
                            format_seconds(plan.compile_ms * 1e-3), hex64(plan.schema_hash));
 }
 
@@ -137,7 +139,9 @@ Result<int> plan(const CommandLine& line, const PlanOptions& options) {
     SGA_TRY(blame_option("--dump-ir", transport::make_dirs(options.dump_dir)));
     dump = std::ref(dumper);
   }
-  SGA_ASSIGN(const CompiledJob c, compile_job(job, graph::StorageModel::kNative, dump));
+  const PlanCache cache = open_plan_cache(options.cache, "none", "");
+  SGA_ASSIGN(const CompiledJob c,
+             compile_job(job, graph::StorageModel::kNative, dump, dump ? nullptr : &cache));
   SGA_TRY(blame_option("--dump-ir", dumper.status));
   if (!options.html.empty()) SGA_TRY(write_html(job, c.compiled, options.html));
   if (options.json) {
@@ -157,6 +161,7 @@ void add_plan(CLI::App& app, CommandLine& line) {
   sub->add_option("job", options->job, "job file")->required();
   sub->add_option("--dump-ir", options->dump_dir, "write both graphs after each pass to DIR");
   sub->add_option("--html", options->html, "write one self-contained page to FILE");
+  add_cache_options(*sub, options->cache);
   sub->add_flag("--json", options->json, "one JSON object");
   sub->add_flag("--passes", options->passes, "also passes, subgraphs and launch order");
   sub->callback(

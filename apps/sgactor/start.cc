@@ -34,7 +34,8 @@ Result<Start> resumed_start(const JobSpec& job, const RunDirectory& run, const C
   std::printf("resumed   %s (step %lld)\n", info.path.c_str(), static_cast<long long>(point.step));
   for (const std::string& change : changed_keys(info, job))
     std::printf("changed   %s\n", change.c_str());
-  return Start{point.step + 1, std::move(point.checkpoint)};
+  std::string path = info.path;
+  return Start{point.step + 1, std::move(point.checkpoint), std::move(path)};
 }
 
 }  // namespace sgactor::apps

@@ -13,6 +13,7 @@ namespace sgactor::apps {
 struct Start {
   int64_t first_step = 1;
   std::unique_ptr<transport::StateSource> state;
+  std::string checkpoint;  ///< step directory that `state` is; empty: none
 };
 /// Parameters drawn from the seed, or read from model.weights (every tensor of which is checked
 /// before this returns). Errors: kInvalidArgument naming the key and the tensor.

@@ -13,6 +13,8 @@ extern "C" void on_stop_signal(int) { stop_requested.store(true, std::memory_ord
 
 }  // namespace
 
+void request_stop() { stop_requested.store(true, std::memory_order_relaxed); }
+
 const std::atomic<bool>& install_stop_signals() {
   struct sigaction action = {};
   action.sa_handler = on_stop_signal;

@@ -8,4 +8,7 @@ namespace sgactor::apps {
 /// Returns the flag, which lives as long as the process. Called by the main thread.
 const std::atomic<bool>& install_stop_signals();
 
+/// As if a signal had come: another host's, which the control plane brought.
+void request_stop();
+
 }  // namespace sgactor::apps

@@ -1,7 +1,14 @@
 // sgactor train: reads a job, compiles it, runs it through the actors, records it.
 #include "actors/runtime/training.h"
+#include "apps/sgactor/cluster.h"
+#include "apps/sgactor/cluster_options.h"
 #include "apps/sgactor/command_line.h"
+#include "apps/sgactor/data_plane.h"
 #include "apps/sgactor/device.h"
+#include "apps/sgactor/micro_batch_run.h"
+#include "apps/sgactor/node.h"
+#include "apps/sgactor/plan_cache.h"
+#include "apps/sgactor/resume.h"
 #include "apps/sgactor/run_directory.h"
 #include "apps/sgactor/run_recorder.h"
 #include "apps/sgactor/run_report.h"
@@ -9,6 +16,7 @@
 #include "apps/sgactor/start.h"
 #include "apps/sgactor/stop_signal.h"
 #include "apps/sgactor/training_setup.h"
+#include "apps/sgactor/training_spec.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
 #include "transport/storage/run_files.h"
@@ -27,17 +35,14 @@ struct TrainOptions {
   std::string job;
   std::string devices = "cpu";
   std::string run_dir;
-  std::string bind;
-  int64_t workers = 1;
   bool resume = false;
   bool run_dir_given = false;
+  CacheOptions cache;
+  ClusterOptions cluster;
+  Launcher launcher;
 };
 
 Result<JobSpec> read_job(const CommandLine& line, const TrainOptions& options) {
-  if (options.workers != 1) {
-    return unsupported("--workers " + std::to_string(options.workers) +
-                       ": this build runs one worker; expected 1");
-  }
   if (options.resume && options.run_dir.empty())
     return invalid_argument("--resume: needs --run-dir DIR of the run to go on with");
   if (!options.job.empty()) return load_job(options.job, line.overrides);
@@ -48,32 +53,6 @@ Result<JobSpec> read_job(const CommandLine& line, const TrainOptions& options) {
   return job;
 }
 
-actors::TrainingSpec training_spec(const JobSpec& job, const RunDirectory& run,
-                                   const TrainingSetup& setup, int64_t first_step,
-                                   const kernels::Backend& backend) {
-  actors::TrainingSpec spec;
-  spec.first_step = first_step;
-  spec.last_step = job.training.steps;
-  spec.checkpoint_interval = job.checkpoint.interval;
-  spec.keep_checkpoints = job.checkpoint.keep;
-  spec.checkpoint_root = run.checkpoints();
-  spec.journal_file = run.journal();
-  transport::CheckpointInfo& info = spec.checkpoint_template;
-  info.schema_hash = setup.training.compiled.plan.schema_hash;
-  info.mesh = "pp=1 dp=1 tp=1";
-  info.run_state = "RUNNING";
-  info.data_seed = static_cast<uint64_t>(job.training.seed);
-  info.model_config = graph::to_hf_config(setup.training.config);
-  info.job = write_job(job, false);
-  info.graph = setup.training.graph_bytes;
-  spec.validation_interval = setup.validation ? job.training.validation_interval : 0;
-  spec.validation_batches = job.training.validation_batches;
-  if (job.log.trace_steps > 0) spec.trace_file = run.trace();
-  spec.trace_steps = job.log.trace_steps;
-  spec.scheduler_threads = std::max(2, std::min(backend.info().num_threads, 8));
-  return spec;
-}
-
 /// Makes the directory ready for steps from `first_step` on. Writes for the first time.
 Status open_run(const JobSpec& job, const RunDirectory& run, int64_t first_step) {
   SGA_TRY(create_run(run));
@@ -82,10 +61,48 @@ Status open_run(const JobSpec& job, const RunDirectory& run, int64_t first_step)
   return transport::write_file_atomic(run.job(), write_job(job, false));
 }
 
+/// Collectives among the logical ranks of this process.
+Result<std::unique_ptr<DataPlane>> create_local_plane(const graph::Plan& plan) {
+  SGA_ASSIGN(const std::string secret, actors::random_bytes(32));
+  constexpr actors::wire::PeerId kSelf = actors::wire::kCoordinatorPeer;
+  SGA_ASSIGN(auto plane, DataPlane::create(kSelf, secret, "", /*alone=*/true));
+  actors::wire::Route all{kSelf, plane->address(), {}};
+  for (size_t r = 0; r < plan.ranks.size(); ++r) all.ranks.push_back(static_cast<int32_t>(r));
+  SGA_TRY(plane->connect({1, {std::move(all)}}));
+  return plane;
+}
+
+Result<actors::TrainingSummary> run_here(const TunedRun& tuned, const actors::TrainingSpec& spec,
+                                         actors::TrainingInputs inputs) {
+  SGA_ASSIGN(const auto plane, create_local_plane(*inputs.plan));
+  inputs.collectives = &plane->collectives();
+  return tuned.job.training.auto_micro_batch ? run_tuned(tuned, spec, inputs)
+                                             : actors::run_training(spec, inputs);
+}
+
+Result<actors::TrainingSummary> run_cluster(Cluster& cluster, const RunDirectory& run,
+                                            const Start& start, const actors::TrainingSpec& spec,
+                                            const actors::TrainingInputs& inputs) {
+  Cluster::Work work;
+  work.plan = inputs.plan;
+  work.validation_plan = inputs.validation_plan;
+  work.run_directory = std::filesystem::absolute(run.path).string();
+  work.first_step = start.first_step;
+  if (!start.checkpoint.empty()) {
+    work.checkpoint = std::filesystem::absolute(start.checkpoint).string();
+  }
+  work.spec = spec;
+  work.observer = inputs.observer;
+  auto summary = cluster.run(work, *inputs.stop);
+  cluster.end(summary.status());
+  return summary;
+}
+
 /// From here on a failure is the run's (exit code 1), not the command's.
-Result<int> run_job(const JobSpec& job, const TrainingSetup& setup, const RunDirectory& run,
-                    const Start& start, kernels::Backend& backend) {
-  const graph::Plan& plan = setup.training.compiled.plan;
+Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory& run,
+                    const Start& start, kernels::Backend& backend, const PlanCache& cache,
+                    Cluster* cluster) {
+  const graph::Plan& plan = setup.training.compiled.plan;  // the tuner may replace it in place
   RunRecorder recorder({run, start.first_step, job.training.steps, job.log.interval,
                         plan.flops_per_token, plan.memory.planned_bytes});
   SGA_TRY(recorder.open());
@@ -99,13 +116,18 @@ Result<int> run_job(const JobSpec& job, const TrainingSetup& setup, const RunDir
   inputs.plan = &plan;
   inputs.validation_plan = setup.validation ? &setup.validation->plan : nullptr;
   inputs.backend = &backend;
-  inputs.sampler = setup.sampler.get();
-  inputs.validation_sampler = setup.validation_sampler.get();
+  inputs.sampler = setup.data.sampler.get();
+  inputs.validation_sampler = setup.data.validation_sampler.get();
   inputs.initial_state = start.state.get();
   inputs.observer = &recorder;
   inputs.stop = &install_stop_signals();
-  auto summary =
-      actors::run_training(training_spec(job, run, setup, start.first_step, backend), inputs);
+  actors::TrainingSpec spec =
+      training_spec(job, run, start.first_step, setup.validation.has_value(),
+                    std::max(2, std::min(backend.info().num_threads, 8)));
+  describe_job(job, setup.training, spec);
+  auto summary = cluster != nullptr
+                     ? run_cluster(*cluster, run, start, spec, inputs)
+                     : run_here({job, setup.training, backend, cache, recorder}, spec, inputs);
   Status failure = summary.status();
   const std::string report =
       run_report(job, plan, recorder, summary.ok() ? *summary : actors::TrainingSummary{}, failure);
@@ -131,31 +153,98 @@ Status lock_resumed_run(const TrainOptions& options, RunLock& lock) {
   return lock.take({options.run_dir});
 }
 
+/// A resumed run goes on with the size that its checkpoint was made with.
+Status take_micro_batch_size(const RunDirectory& run, JobSpec& job) {
+  SGA_ASSIGN(const ResumePoint point, find_resume_point(run));
+  const transport::CheckpointInfo& info = point.checkpoint->info();
+  const auto then = parse_job(info.job, info.path, {});
+  if (!then.ok() || job.rank_batch_size() % then->training.micro_batch_size != 0) return {};
+  job.training.micro_batch_size = then->training.micro_batch_size;
+  job.training.micro_batch_start = then->training.micro_batch_start;
+  return {};
+}
+
 Status check_new(const RunDirectory& run) {
   SGA_TRY(check_not_in_use(run));
   return check_new_run(run.path);
+}
+
+/// Listens for the run's other processes; null if the run has but this one.
+Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainOptions& options) {
+  const ClusterOptions& o = options.cluster;
+  const bool many = o.workers > 0 || o.spares > 0 || !o.nodes.empty() || !o.hosts.empty() ||
+                    options.launcher.size > 1;
+  if (!many) {
+    if (!o.bind.empty() || o.port != 0) {
+      return invalid_argument("--bind, --port: need --workers N, --nodes or --hosts");
+    }
+    return std::unique_ptr<Cluster>();
+  }
+  if (job.training.auto_micro_batch) {
+    return unsupported(job.at("training.micro_batch_size") +
+                       ": \"auto\" is for runs in one process; give a number");
+  }
+  const JobSpec::Parallelism& p = job.parallelism;
+  Cluster::Setup setup;
+  setup.options = o;
+  setup.launcher = options.launcher;
+  setup.devices = options.devices;
+  setup.job = write_job(job, false);
+  setup.job_name = job.name;
+  setup.log_level = job.log.level;
+  setup.num_workers = o.workers > 0 ? o.workers
+                                    : p.data_parallel_degree * p.tensor_parallel_degree *
+                                          p.pipeline_parallel_degree;
+  SGA_TRY(check_mesh_fits(job, setup.num_workers));
+  return Cluster::create(std::move(setup));
+}
+
+/// A process that a launcher has started beside the first one lends it its devices.
+Result<int> train_as_node(const JobSpec& job, const TrainOptions& options) {
+  if (!options.run_dir_given) {
+    return invalid_argument(
+        "--run-dir: needed where a launcher starts several processes: the "
+        "others find the first one by it");
+  }
+  const ClusterOptions& o = options.cluster;
+  const JobSpec::Parallelism& p = job.parallelism;
+  const int64_t workers = o.workers > 0 ? o.workers
+                                        : p.data_parallel_degree * p.tensor_parallel_degree *
+                                              p.pipeline_parallel_degree;
+  NodeOptions node;
+  node.token = options.run_dir + "/control/token";
+  node.devices = options.devices;
+  node.log_level = job.log.level;
+  node.workers = (workers + o.spares + options.launcher.size - 1) / options.launcher.size;
+  node.job_hash = hash64(write_job(job, false));
+  node.wait_ms = o.join_timeout_s * 1000;
+  return run_node(node);
 }
 
 Result<int> train(const CommandLine& line, TrainOptions options) {
   if (options.run_dir_given && options.run_dir.empty())
     return invalid_argument("--run-dir: expected a directory, got an empty name");
   while (options.run_dir.size() > 1 && options.run_dir.ends_with('/')) options.run_dir.pop_back();
+  SGA_ASSIGN(options.launcher, read_launcher());
   RunLock lock;
-  SGA_TRY(lock_resumed_run(options, lock));
-  SGA_ASSIGN(const JobSpec job, read_job(line, options));
+  if (options.launcher.rank == 0) SGA_TRY(lock_resumed_run(options, lock));
+  SGA_ASSIGN(JobSpec job, read_job(line, options));
   log::init({.level = log_level(job.log.level)});
   SGA_TRY(check_supported(job));
-  if (!options.bind.empty())
-    log::info("--bind {}: not used, this build runs on one host", options.bind);
+  if (options.launcher.rank > 0) return train_as_node(job, options);
   SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
   SGA_ASSIGN(auto backend, create_device(*line.backends, device));
   const RunDirectory run{options.run_dir.empty() ? default_run_path(job.name, std::time(nullptr))
                                                  : options.run_dir};
   if (!options.resume) SGA_TRY(check_new(run));
-  SGA_ASSIGN(const TrainingSetup setup, set_up_training(job, storage_model(*backend)));
+  if (options.resume && job.training.auto_micro_batch) SGA_TRY(take_micro_batch_size(run, job));
+  const PlanCache cache =
+      open_plan_cache(options.cache, backend->info().device, backend->info().fingerprint);
+  SGA_ASSIGN(TrainingSetup setup, set_up_training(job, storage_model(*backend), &cache));
   SGA_TRY(check_memory(setup.training.compiled.plan, *backend));
   SGA_ASSIGN(const Start start, options.resume ? resumed_start(job, run, setup.training)
                                                : fresh_start(job, setup.training.config));
+  SGA_ASSIGN(const std::unique_ptr<Cluster> cluster, create_cluster(job, options));
   if (!options.resume) SGA_TRY(claim_new_run(run, lock));
   print_head(job, setup.training.compiled.plan, backend->info(), run);
   if (start.first_step > job.training.steps) {
@@ -165,7 +254,12 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
     return kExitDone;
   }
   SGA_TRY(open_run(job, run, start.first_step));
-  return run_job(job, setup, run, start, *backend);
+  if (cluster != nullptr) {
+    const Status there = cluster->gather(run, install_stop_signals());
+    if (there.code() == Code::kCancelled) return kExitInterrupted;
+    SGA_TRY(there);
+  }
+  return run_job(job, setup, run, start, *backend, cache, cluster.get());
 }
 
 }  // namespace
@@ -174,12 +268,12 @@ void add_train(CLI::App& app, CommandLine& line) {
   CLI::App* sub = app.add_subcommand("train", "train the model of a job file");
   auto options = std::make_shared<TrainOptions>();
   sub->add_option("job", options->job, "job file; with --resume the run's own by default");
-  sub->add_option("--workers", options->workers, "worker processes")->capture_default_str();
   sub->add_option("--devices", options->devices,
                   "cpu, cpu:THREADS, reference, symbolic or cuda:all")
       ->capture_default_str();
   sub->add_option("--run-dir", options->run_dir, "default: runs/<job name>-<time>");
-  sub->add_option("--bind", options->bind, "address that other hosts reach this one by");
+  add_cluster_options(*sub, options->cluster);
+  add_cache_options(*sub, options->cache);
   sub->add_flag("--resume", options->resume, "go on from the newest whole checkpoint");
   sub->callback([&line, sub, options] {
     options->run_dir_given = sub->count("--run-dir") > 0;

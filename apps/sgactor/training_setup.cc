@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <utility>
 
 namespace sgactor::apps {
@@ -64,11 +65,22 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
   options.fuse = job.compile.fuse;
   options.precision = job.training.dtype == "bf16" ? DType::kBF16 : DType::kF32;
   options.disabled_passes = job.compile.disable_passes;
+  options.mesh.pp = static_cast<int32_t>(job.parallelism.pipeline_parallel_degree);
+  options.mesh.dp = static_cast<int32_t>(job.logical_ranks());
+  options.mesh.tp = static_cast<int32_t>(job.parallelism.tensor_parallel_degree);
+  options.zero_stage = static_cast<int32_t>(job.parallelism.zero_stage);
+  options.pipeline = job.parallelism.schedule == "gpipe" ? graph::PipelineSchedule::kGPipe
+                     : job.parallelism.schedule == "interleaved"
+                         ? graph::PipelineSchedule::kInterleaved
+                         : graph::PipelineSchedule::k1F1B;
+  if (options.pipeline == graph::PipelineSchedule::kInterleaved) options.chunks_per_stage = 2;
   return options;
 }
 
 Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
-                                decltype(graph::CompileOptions::dump) dump) {
+                                decltype(graph::CompileOptions::dump) dump,
+                                const PlanCache* cache) {
+  const auto start = std::chrono::steady_clock::now();
   SGA_TRY(check_supported(job));
   CompiledJob result;
   SGA_ASSIGN(result.config, load_model(job));
@@ -76,6 +88,15 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
     return invalid_argument(fmt::format(
         "{}: expected at most the model's max_position_embeddings {}, got {}",
         job.at("training.seq_len"), result.config.max_position_embeddings, job.training.seq_len));
+  }
+  const std::string key = cache != nullptr ? plan_key(job, result.config, storage) : "";
+  if (auto kept = cache != nullptr ? cache->find(key) : std::nullopt) {
+    result.compiled = std::move(kept->compiled);
+    result.graph_bytes = std::move(kept->graph_bytes);
+    result.from_cache = true;
+    const auto elapsed = std::chrono::steady_clock::now() - start;
+    result.compiled.plan.compile_ms = std::chrono::duration<double, std::milli>(elapsed).count();
+    return result;
   }
   graph::CompileOptions options = compile_options(job, storage);
   options.dump = [&](const std::string& pass, const graph::Graph& training,
@@ -86,29 +107,38 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
   auto compiled = graph::compile_training(result.config, options);
   if (!compiled.ok()) return blame_passes(job, compiled.status());
   result.compiled = std::move(*compiled);
+  if (cache != nullptr) cache->keep(key, {result.compiled, result.graph_bytes});
   return result;
 }
 
-Result<TrainingSetup> set_up_training(const JobSpec& job, graph::StorageModel storage) {
+Result<TrainingData> open_training_data(const JobSpec& job, int64_t vocab_size) {
+  TrainingData data;
+  SGA_ASSIGN(data.sets, open_data(job, vocab_size));
+  const auto seed = static_cast<uint64_t>(job.training.seed);
+  data.sampler =
+      std::make_unique<transport::Sampler>(data.sets.train, seed, job.training.seq_len,
+                                           job.training.global_batch_size, job.data.shuffle);
+  if (job.training.validation_interval == 0 || data.sets.validation == nullptr) return data;
+  // The runtime takes validation batch i as step i of this sampler.
+  data.validation_sampler = std::make_unique<transport::Sampler>(
+      data.sets.validation, seed, job.training.seq_len, job.training.micro_batch_size,
+      /*shuffle=*/false);
+  return data;
+}
+
+Result<TrainingSetup> set_up_training(const JobSpec& job, graph::StorageModel storage,
+                                      const PlanCache* cache) {
   SGA_TRY(check_supported(job));
   TrainingSetup setup;
   SGA_ASSIGN(const graph::LlamaConfig config, load_model(job));
-  SGA_ASSIGN(setup.data, open_data(job, config.vocab_size));
-  SGA_ASSIGN(setup.training, compile_job(job, storage));
-  const auto seed = static_cast<uint64_t>(job.training.seed);
-  setup.sampler =
-      std::make_unique<transport::Sampler>(setup.data.train, seed, job.training.seq_len,
-                                           job.training.global_batch_size, job.data.shuffle);
-  if (job.training.validation_interval == 0 || setup.data.validation == nullptr) return setup;
+  SGA_ASSIGN(setup.data, open_training_data(job, config.vocab_size));
+  SGA_ASSIGN(setup.training, compile_job(job, storage, {}, cache));
+  if (setup.data.validation_sampler == nullptr) return setup;
   graph::ForwardOptions forward;
   forward.batch = job.training.micro_batch_size;
   forward.seq_len = job.training.seq_len;
   SGA_ASSIGN(setup.validation,
              graph::compile_forward(config, forward, compile_options(job, storage)));
-  // The runtime takes validation batch i as step i of this sampler.
-  setup.validation_sampler = std::make_unique<transport::Sampler>(
-      setup.data.validation, seed, job.training.seq_len, job.training.micro_batch_size,
-      /*shuffle=*/false);
   return setup;
 }
 

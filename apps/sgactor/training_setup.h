@@ -1,5 +1,6 @@
 #pragma once
 #include "apps/sgactor/job_spec.h"
+#include "apps/sgactor/plan_cache.h"
 #include "graph/compiler/pipeline.h"
 #include "transport/storage/dataset.h"
 
@@ -14,23 +15,34 @@ struct CompiledJob {
   graph::LlamaConfig config;
   graph::Compiled compiled;
   std::string graph_bytes;  ///< serialized training graph; empty if no pass showed it
+  bool from_cache = false;
 };
 /// The compiler's options for a job.
 graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel storage);
-/// Model and plan. Checks that the build supports the job first. `dump` may be empty. Errors:
+/// Model and plan. Checks that the build supports the job first. `dump` may be empty; a plan
+/// from `cache` (null: none) has no passes to dump, so give one of the two. Errors:
 /// kInvalidArgument, kUnsupported (naming the key), kInvalidPlan.
 Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
-                                decltype(graph::CompileOptions::dump) dump = {});
+                                decltype(graph::CompileOptions::dump) dump = {},
+                                const PlanCache* cache = nullptr);
+
+/// The data of a job and who draws from it.
+struct TrainingData {
+  transport::Datasets sets;
+  std::unique_ptr<transport::Sampler> sampler;
+  std::unique_ptr<transport::Sampler> validation_sampler;  ///< null: no validation
+};
+/// Errors: kInvalidArgument naming the key.
+Result<TrainingData> open_training_data(const JobSpec& job, int64_t vocab_size);
 
 /// Everything of a job that is there before a run directory is: data, samplers, plans.
 struct TrainingSetup {
   CompiledJob training;
   std::optional<graph::Compiled> validation;
-  transport::Datasets data;
-  std::unique_ptr<transport::Sampler> sampler;
-  std::unique_ptr<transport::Sampler> validation_sampler;
+  TrainingData data;
 };
 /// Opens the data, then compiles. Writes nothing.
-Result<TrainingSetup> set_up_training(const JobSpec& job, graph::StorageModel storage);
+Result<TrainingSetup> set_up_training(const JobSpec& job, graph::StorageModel storage,
+                                      const PlanCache* cache = nullptr);
 
 }  // namespace sgactor::apps

@@ -1,0 +1,62 @@
+#include "apps/sgactor/cluster_ranks.h"
+
+#include "graph/base/hash.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <numeric>
+#include <span>
+#include <tuple>
+
+namespace sgactor::apps {
+
+std::vector<std::vector<int32_t>> deal_ranks(const graph::Plan& plan, int32_t workers) {
+  std::vector<int32_t> order(plan.ranks.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto key = [&](int32_t r) {
+    const graph::RankPlacement& p = plan.ranks[static_cast<size_t>(r)];
+    return std::tuple(p.dp, p.pp, p.tp);
+  };
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
+  const size_t each = order.size() / static_cast<size_t>(workers);
+  std::vector<std::vector<int32_t>> out(static_cast<size_t>(workers));
+  for (size_t i = 0; i < order.size(); ++i) out[i / each].push_back(order[i]);
+  for (auto& ranks : out) std::sort(ranks.begin(), ranks.end());
+  return out;
+}
+
+std::string build_id(const std::string& program) {
+  uint64_t hash = 0;
+  const int fd = ::open(program.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat info = {};
+  if (fd >= 0 && ::fstat(fd, &info) == 0 && info.st_size > 0) {
+    const auto size = static_cast<size_t>(info.st_size);
+    void* bytes = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (bytes != MAP_FAILED) {
+      hash = hash64(std::span(static_cast<const std::byte*>(bytes), size));
+      ::munmap(bytes, size);
+    }
+  }
+  if (fd >= 0) ::close(fd);
+  return fmt::format("{} ({})", SGA_VERSION, hex64(hash));
+}
+
+std::string program_file() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+}  // namespace sgactor::apps

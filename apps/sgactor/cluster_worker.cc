@@ -1,0 +1,242 @@
+// sgactor worker: the process of one device, started by a node. Not for people.
+#include "apps/sgactor/cluster_worker.h"
+
+#include "actors/runtime/remote_session.h"
+#include "actors/runtime/services.h"
+#include "actors/runtime/worker_assembly.h"
+#include "apps/sgactor/cluster_ranks.h"
+#include "apps/sgactor/command_line.h"
+#include "apps/sgactor/data_plane.h"
+#include "apps/sgactor/device.h"
+#include "apps/sgactor/model_source.h"
+#include "apps/sgactor/start.h"
+#include "apps/sgactor/training_spec.h"
+#include "graph/base/hash.h"
+#include "graph/base/log.h"
+#include "graph/plan/serial.h"
+#include "transport/storage/checkpoint.h"
+
+#include <CLI/CLI.hpp>
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace sgactor::apps {
+namespace {
+
+namespace wire = actors::wire;
+using Kind = actors::SessionEvent::Kind;
+
+constexpr int64_t kJoinMs = 20'000;
+constexpr int64_t kWaitMs = 1000;
+
+struct WorkerOptions {
+  std::string join;
+  std::string token;
+  std::string devices = "cpu";
+  std::string bind;
+  std::string log_level = "info";
+  int64_t node = 0;
+  int64_t index = 0;
+};
+
+/// Threads on which a worker's actors may wait for files and devices.
+struct WorkerServices {
+  explicit WorkerServices(bool host_visible)
+      : data(actors::create_thread_service("sga-data")),
+        device(host_visible ? actors::create_inline_service()
+                            : actors::create_thread_service("sga-device")),
+        storage(actors::create_thread_service("sga-storage")) {}
+  std::unique_ptr<actors::BlockingService> data, device, storage;
+  [[nodiscard]] actors::Services view() const {
+    return {data.get(), device.get(), storage.get(), nullptr};
+  }
+  void finish() {
+    for (auto* service : {&data, &device, &storage}) service->reset();
+  }
+};
+
+/// What a worker holds once its plan is loaded. Destroyed in reverse order.
+class Work {
+ public:
+  static Result<std::unique_ptr<Work>> create(const wire::LoadPlan& message,
+                                              const WorkerOptions& options, const CommandLine& line,
+                                              wire::PeerId self) {
+    auto out = std::make_unique<Work>();
+    SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
+    SGA_ASSIGN(out->backend_, create_device(*line.backends, device));
+    const int32_t threads = std::max(2, std::min(out->backend_->info().num_threads, 8));
+    SGA_ASSIGN(out->job_, load_plan(message, threads));
+    out->ranks_ = message.ranks;
+    const bool alone = message.ranks.size() == out->job_->plan.ranks.size();
+    SGA_ASSIGN(out->plane_, DataPlane::create(self, message.secret, options.bind, alone));
+    out->services_ = std::make_unique<WorkerServices>(out->backend_->host_visible());
+    actors::TrainingInputs inputs;
+    inputs.plan = &out->job_->plan;
+    inputs.validation_plan = out->job_->validation ? &*out->job_->validation : nullptr;
+    inputs.backend = out->backend_.get();
+    inputs.collectives = &out->plane_->collectives();
+    inputs.sampler = out->job_->data.sampler.get();
+    inputs.validation_sampler = out->job_->data.validation_sampler.get();
+    inputs.initial_state = out->job_->state.get();
+    SGA_ASSIGN(out->assembly_, actors::WorkerAssembly::create(
+                                   out->job_->spec, inputs, message.ranks, out->services_->view()));
+    return out;
+  }
+
+  wire::PlanLoaded loaded(int32_t worker) const {
+    return {worker, plane_->address(), backend_->info().fingerprint};
+  }
+  Status run(const wire::Routes& routes, actors::RemoteSession& session) {
+    SGA_TRY(plane_->connect(routes));
+    if (ranks_.empty()) return {};
+    proxy_ = actors::spawn_coordinator_proxy(
+        session.system(), session.gateway(),
+        [host = assembly_->host()](caf::local_actor* parent,
+                                   const actors::CoordinatorActor& coordinator) {
+          return actors::spawn_worker(parent, host, coordinator);
+        },
+        ranks_.front());
+    return {};
+  }
+  /// Ends the actors, then what they use. After an orderly end only.
+  Status end() {
+    if (proxy_) {
+      caf::scoped_actor waiter{proxy_->home_system()};
+      waiter->monitor(proxy_);
+      caf::anon_send_exit(proxy_, caf::exit_reason::user_shutdown);
+      waiter->receive([](const caf::down_msg&) {});
+      proxy_ = nullptr;
+    }
+    plane_->abort(make_status(Code::kCancelled, "the run is over"));
+    services_->finish();
+    assembly_->close();
+    const actors::TrainingSpec& spec = job_->spec;
+    if (spec.trace_file.empty() || ranks_.empty()) return {};
+    return assembly_->shared().tracer.write(spec.trace_file, ranks_.front());
+  }
+
+ private:
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<LoadedJob> job_;
+  std::unique_ptr<DataPlane> plane_;
+  std::unique_ptr<WorkerServices> services_;
+  std::unique_ptr<actors::WorkerAssembly> assembly_;
+  std::vector<int32_t> ranks_;
+  actors::CoordinatorActor proxy_;
+};
+
+/// The process ends at once: whatever it was doing is worth nothing any more, and waiting for a
+/// device or a peer could take for ever.
+[[noreturn]] void quit_now(const WorkerOptions& options, const Status& why) {
+  log::info("worker {}: ends: {}", options.index, why.message());
+  std::_Exit(kExitFailed);
+}
+
+/// The rank in whose name a process reports what befalls it as a whole.
+int32_t first_rank(const wire::Routes& routes, wire::PeerId self) {
+  for (const wire::Route& route : routes.routes) {
+    if (route.peer == self && !route.ranks.empty()) return route.ranks.front();
+  }
+  return 0;
+}
+
+/// From the welcome to the shutdown.
+int serve(actors::RemoteSession& session, const WorkerOptions& options, const CommandLine& line) {
+  std::unique_ptr<Work> work;
+  while (true) {
+    const std::optional<actors::SessionEvent> event = session.next(kWaitMs);
+    if (!event) continue;
+    if (event->kind == Kind::kLeft) quit_now(options, event->status);
+    if (event->kind != Kind::kMessage) continue;
+    const wire::Body& body = event->envelope.body;
+    const wire::PeerId self = event->envelope.receiver;
+    if (const auto* load = std::get_if<wire::LoadPlan>(&body)) {
+      auto made = Work::create(*load, options, line, self);
+      if (made.ok()) {
+        work = std::move(*made);
+        session.send(event->peer.id, work->loaded(load->worker), event->envelope.request);
+      } else {
+        session.send(event->peer.id, wire::Failed{made.status()}, event->envelope.request);
+      }
+    } else if (const auto* routes = std::get_if<wire::Routes>(&body); routes && work) {
+      if (const Status s = work->run(*routes, session); !s.ok()) {
+        session.send(event->peer.id, actors::FaultReport{first_rank(*routes, self), s});
+      }
+    } else if (const auto* shutdown = std::get_if<wire::Shutdown>(&body)) {
+      if (!shutdown->why.ok()) quit_now(options, shutdown->why);
+      const Status ended = work ? work->end() : Status();
+      work.reset();
+      if (!ended.ok()) log::warn("worker {}: {}", options.index, ended.message());
+      return kExitDone;
+    }
+  }
+}
+
+Result<int> worker(const CommandLine& line, const WorkerOptions& options) {
+  log::init({.level = log_level(options.log_level)});
+  SGA_ASSIGN(const actors::JoinToken token, actors::read_token(options.token));
+  actors::GatewaySelf self;
+  self.build = build_id(program_file());
+  self.hello.role = wire::Role::kWorker;
+  self.hello.host = host_name();
+  self.hello.pid = ::getpid();
+  self.hello.node = static_cast<wire::PeerId>(options.node);
+  self.hello.index = static_cast<int32_t>(options.index);
+  SGA_ASSIGN(auto session, actors::RemoteSession::create(token.identity, self, {}, 2));
+  const std::vector<std::string> addresses =
+      options.join.empty() ? token.addresses : std::vector<std::string>{options.join};
+  SGA_TRY(session->join(addresses, kJoinMs).status());
+  return serve(*session, options, line);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedJob>> load_plan(const wire::LoadPlan& message,
+                                             int32_t scheduler_threads) {
+  auto out = std::make_unique<LoadedJob>();
+  if (hash64(message.job) != message.job_hash) {
+    return corruption("the job that came is not the one that its hash names");
+  }
+  SGA_ASSIGN(out->job, parse_job(message.job, "the coordinator's job", {}));
+  out->job.name = message.job_name;
+  SGA_ASSIGN(out->config, load_model(out->job));
+  SGA_ASSIGN(out->plan, graph::deserialize_plan(message.plan));
+  if (!message.validation_plan.empty()) {
+    SGA_ASSIGN(out->validation, graph::deserialize_plan(message.validation_plan));
+  }
+  SGA_ASSIGN(out->data, open_training_data(out->job, out->config.vocab_size));
+  if (message.checkpoint.empty()) {
+    SGA_ASSIGN(Start start, fresh_start(out->job, out->config));
+    out->state = std::move(start.state);
+  } else {
+    SGA_ASSIGN(out->state, transport::Checkpoint::open(message.checkpoint));
+  }
+  out->spec = training_spec(out->job, RunDirectory{message.run_directory}, message.first_step,
+                            out->validation.has_value(), scheduler_threads);
+  if (!out->spec.trace_file.empty() && !message.ranks.empty()) {
+    out->spec.trace_file =
+        fmt::format("{}/trace/rank{}_trace.json.gz", message.run_directory, message.ranks.front());
+  }
+  return out;
+}
+
+void add_worker(CLI::App& app, CommandLine& line) {
+  CLI::App* sub = app.add_subcommand("worker", "one device of a node; started by it")->group("");
+  auto options = std::make_shared<WorkerOptions>();
+  sub->add_option("--join", options->join);
+  sub->add_option("--token", options->token)->required();
+  sub->add_option("--devices", options->devices);
+  sub->add_option("--bind", options->bind);
+  sub->add_option("--log-level", options->log_level);
+  sub->add_option("--node", options->node)->check(CLI::Range(int64_t{0}, int64_t{1} << 31));
+  sub->add_option("--index", options->index)->check(CLI::Range(0, 1 << 20));
+  sub->callback(
+      [&line, options] { line.action = [&line, options] { return worker(line, *options); }; });
+}
+
+}  // namespace sgactor::apps

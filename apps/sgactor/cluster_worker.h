@@ -1,0 +1,32 @@
+#pragma once
+#include "actors/protocol/wire.h"
+#include "actors/runtime/training.h"
+#include "apps/sgactor/job_spec.h"
+#include "apps/sgactor/run_directory.h"
+#include "apps/sgactor/training_setup.h"
+#include "graph/base/status.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sgactor::apps {
+
+/// What a worker process makes of a LoadPlan: the job, its data and the plan, which it does not
+/// compile itself.
+struct LoadedJob {
+  JobSpec job;
+  graph::LlamaConfig config;
+  graph::Plan plan;
+  std::optional<graph::Plan> validation;
+  TrainingData data;
+  std::unique_ptr<transport::StateSource> state;
+  actors::TrainingSpec spec;
+};
+/// Checks that the job hashes to what the coordinator says. Errors: kInvalidArgument (another job,
+/// data that is not there), kCorruption, kInvalidPlan.
+Result<std::unique_ptr<LoadedJob>> load_plan(const actors::wire::LoadPlan& message,
+                                             int32_t scheduler_threads);
+
+}  // namespace sgactor::apps

@@ -1,0 +1,98 @@
+#include "apps/sgactor/data_plane.h"
+
+#include "actors/runtime/tls_identity.h"
+#include "transport/inproc/inproc_fabric.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <limits>
+#include <vector>
+
+namespace sgactor::apps {
+namespace {
+
+/// HMAC-SHA-256 for the fabric's handshake.
+class Hmac final : public transport::KeyedHash {
+ public:
+  transport::Digest hash(const transport::JobSecret& key,
+                         std::span<const std::byte> message) const override {
+    const std::string mac =
+        actors::hmac_sha256({reinterpret_cast<const char*>(key.data()), key.size()},
+                            {reinterpret_cast<const char*>(message.data()), message.size()});
+    transport::Digest out{};
+    std::memcpy(out.data(), mac.data(), out.size());
+    return out;
+  }
+  void random(std::span<std::byte> out) const override {
+    const auto bytes = actors::random_bytes(out.size());
+    SGA_CHECK(bytes.ok(), "the system has no random bytes");
+    std::memcpy(out.data(), bytes->data(), out.size());
+  }
+};
+
+class Plane final : public DataPlane {
+ public:
+  Status init(actors::wire::PeerId self, const std::string& secret, bool alone) {
+    transport::FabricOptions options;
+    if (secret.size() != options.secret.size()) {
+      return corruption("the secret of the data plane has another size");
+    }
+    std::memcpy(options.secret.data(), secret.data(), secret.size());
+    options.keyed_hash = &hmac_;
+    if (!alone) {
+      return make_status(Code::kUnsupported,
+                         "this build has no transport between processes: one worker only",
+                         Scope::kDevice);
+    }
+    SGA_ASSIGN(fabric_, transport::InprocFabric::create(
+                            std::make_shared<transport::InprocNetwork>(), self, options));
+    collectives_ = std::make_unique<transport::Collectives>(*fabric_);
+    return {};
+  }
+  std::string address() const override { return fabric_->address(); }
+  transport::Collectives& collectives() override { return *collectives_; }
+
+  Status connect(const actors::wire::Routes& routes) override {
+    std::vector<std::pair<actors::wire::PeerId, std::future<Status>>> waiting;
+    for (const actors::wire::Route& route : routes.routes) {
+      if (route.peer == fabric_->self()) continue;
+      auto promise = std::make_shared<std::promise<Status>>();
+      waiting.emplace_back(route.peer, promise->get_future());
+      fabric_->connect(route.peer, route.address,
+                       [promise](const Status& status) { promise->set_value(status); });
+    }
+    for (auto& [peer, future] : waiting) {
+      SGA_TRY(future.get().with_context(fmt::format("data plane, peer {}", peer)));
+    }
+    transport::RouteTable table;
+    table.generation = static_cast<transport::Generation>(routes.generation);
+    for (const actors::wire::Route& route : routes.routes) {
+      for (const int32_t rank : route.ranks) table.peer_of_rank[rank] = route.peer;
+    }
+    collectives_->set_routes(std::move(table));
+    return {};
+  }
+  void abort(const Status& why) override {
+    collectives_->abort(std::numeric_limits<transport::Generation>::max(), why);
+  }
+
+ private:
+  Hmac hmac_;
+  std::unique_ptr<transport::Fabric> fabric_;
+  std::unique_ptr<transport::Collectives> collectives_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DataPlane>> DataPlane::create(actors::wire::PeerId self,
+                                                     const std::string& secret, const std::string&,
+                                                     bool alone) {
+  auto out = std::make_unique<Plane>();
+  SGA_TRY(out->init(self, secret, alone));
+  return std::unique_ptr<DataPlane>(std::move(out));
+}
+
+}  // namespace sgactor::apps

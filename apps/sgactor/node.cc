@@ -1,0 +1,165 @@
+// sgactor node: owns the devices of one host, starts a worker process a device, watches them.
+#include "apps/sgactor/node.h"
+
+#include "actors/runtime/node_children.h"
+#include "actors/runtime/remote_session.h"
+#include "apps/sgactor/cluster_ranks.h"
+#include "apps/sgactor/command_line.h"
+#include "apps/sgactor/device.h"
+#include "apps/sgactor/stop_signal.h"
+#include "graph/base/log.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace sgactor::apps {
+namespace {
+
+namespace wire = actors::wire;
+using Kind = actors::SessionEvent::Kind;
+
+constexpr int64_t kGraceMs = 1000;
+constexpr int kPollMs = 100;
+
+class Node {
+ public:
+  Node(actors::RemoteSession& session, const NodeOptions& options, std::string coordinator)
+      : session_(session), options_(options), coordinator_(std::move(coordinator)) {}
+
+  /// Until the coordinator says so or is gone. Returns the exit code.
+  int serve(const std::atomic<bool>& stop) {
+    while (!over_) {
+      wait();
+      if (stop.load() && !told_stop_) {
+        told_stop_ = true;
+        session_.send(wire::kCoordinatorPeer,
+                      wire::StopJob{fmt::format("node {} was asked to stop", host_name())});
+      }
+      for (const actors::NodeChildren::Exit& exit : children_.take_exits()) {
+        if (exit.clean()) continue;
+        session_.send(wire::kCoordinatorPeer, wire::WorkerExited{exit.tag, exit.pid, exit.how});
+      }
+      while (auto event = session_.next(0)) on_event(*event);
+    }
+    if (!children_.end(exit_code_ == kExitDone ? kGraceMs : 0) && exit_code_ == kExitDone) {
+      log::warn("node {}: workers did not end in time and were killed", host_name());
+    }
+    return exit_code_;
+  }
+
+ private:
+  /// Sleeps until there is an event or the end of a child.
+  void wait() const {
+    std::vector<pollfd> fds = {{session_.event_fd(), POLLIN, 0}};
+    for (int fd : children_.fds()) fds.push_back({fd, POLLIN, 0});
+    ::poll(fds.data(), fds.size(), kPollMs);
+  }
+
+  void on_event(const actors::SessionEvent& event) {
+    if (event.kind == Kind::kLeft) {
+      log::info("node {}: {}", host_name(), event.status.message());
+      over_ = true;
+      exit_code_ = kExitFailed;
+    } else if (event.kind == Kind::kMessage) {
+      const wire::Body& body = event.envelope.body;
+      if (const auto* order = std::get_if<wire::StartWorkers>(&body)) {
+        start_workers(*order, event.envelope.receiver);
+      } else if (const auto* shutdown = std::get_if<wire::Shutdown>(&body)) {
+        over_ = true;
+        exit_code_ = shutdown->why.ok() ? kExitDone : kExitFailed;
+      }
+    }
+  }
+
+  void start_workers(const wire::StartWorkers& order, wire::PeerId self) {
+    for (size_t i = 0; i < order.devices.size(); ++i) {
+      const int32_t index = order.first_index + static_cast<int32_t>(i);
+      const auto pid =
+          children_.start({program_file(), "worker", "--join=" + coordinator_,
+                           "--token=" + options_.token, "--devices=" + order.devices[i],
+                           "--bind=" + options_.bind, fmt::format("--node={}", self),
+                           fmt::format("--index={}", index), "--log-level=" + options_.log_level},
+                          index);
+      if (pid.ok()) continue;
+      session_.send(wire::kCoordinatorPeer, wire::WorkerExited{index, 0, pid.status().message()});
+    }
+  }
+
+  actors::RemoteSession& session_;
+  const NodeOptions& options_;
+  const std::string coordinator_;
+  actors::NodeChildren children_;
+  bool over_ = false;
+  bool told_stop_ = false;
+  int exit_code_ = kExitDone;
+};
+
+/// A host that cannot be reached is a missing device, not a failed run.
+Status unreachable(const Status& status) {
+  if (status.code() != Code::kDisconnected && status.code() != Code::kTimeout) return status;
+  return Status(Code::kUnsupported, Scope::kDevice, status.message(), status.origin());
+}
+
+/// The token may be written a moment after this process starts, where a launcher starts all.
+Result<actors::JoinToken> wait_for_token(const NodeOptions& options,
+                                         const std::atomic<bool>& stop) {
+  for (int64_t waited = 0;; waited += kPollMs) {
+    std::error_code error;
+    const bool there = std::filesystem::exists(options.token, error);
+    if (there || stop.load() || waited >= options.wait_ms) break;
+    ::poll(nullptr, 0, kPollMs);
+  }
+  return actors::read_token(options.token);
+}
+
+}  // namespace
+
+Result<int> run_node(const NodeOptions& options) {
+  log::init({.level = log_level(options.log_level)});
+  SGA_TRY(parse_devices(options.devices).status());
+  if (!options.join.empty()) {
+    if (const auto place = actors::parse_host_port(options.join); !place.ok()) {
+      return place.status().with_context("--join");
+    }
+  }
+  const std::atomic<bool>& stop = install_stop_signals();
+  auto token = wait_for_token(options, stop);
+  if (!token.ok()) return token.status().with_context("--token");
+  if (!options.join.empty()) token->addresses = {options.join};
+  if (token->addresses.empty()) return invalid_argument("--join: expected HOST:PORT");
+  actors::GatewaySelf self;
+  self.build = build_id(program_file());
+  self.job_hash = options.job_hash;
+  self.hello.role = wire::Role::kNode;
+  self.hello.host = host_name();
+  self.hello.pid = ::getpid();
+  self.hello.spare = options.spare;
+  self.hello.devices.assign(static_cast<size_t>(options.workers), options.devices);
+  SGA_ASSIGN(auto session, actors::RemoteSession::create(token->identity, self, {}, 1));
+  auto coordinator = session->join(token->addresses, options.join_ms);
+  if (!coordinator.ok()) return unreachable(coordinator.status());
+  Node node(*session, options, coordinator->address);
+  return node.serve(stop);
+}
+
+void add_node(CLI::App& app, CommandLine& line) {
+  CLI::App* sub = app.add_subcommand("node", "lend this host's devices to a run");
+  auto options = std::make_shared<NodeOptions>();
+  sub->add_option("--join", options->join, "HOST:PORT of the coordinator; default: the token's");
+  sub->add_option("--token", options->token, "token file of the run")->required();
+  sub->add_option("--devices", options->devices, "of each worker, as for train")
+      ->capture_default_str();
+  sub->add_option("--workers", options->workers, "worker processes that this host may run")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  sub->add_option("--bind", options->bind, "address that other hosts reach this one by");
+  sub->add_option("--log-level", options->log_level)->group("");
+  sub->add_flag("--spare", options->spare, "wait for a loss");
+  sub->callback([&line, options] { line.action = [options] { return run_node(*options); }; });
+}
+
+}  // namespace sgactor::apps
