@@ -125,6 +125,7 @@ Status CudaDevice::open(int32_t index) {
                                   library, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
   // Tuned choices are part of it: another algorithm sums in another order.
   info_.fingerprint = fmt::format("cuda-1/{}/{}/{}", kind, library, matmuls_->fingerprint());
+  if (std::getenv("SGACTOR_CUDA_ATTENTION_ATOMICS") != nullptr) info_.fingerprint += "/atomics";
   info_.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   return {};
 }

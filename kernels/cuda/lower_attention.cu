@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
+#include "kernels/cuda/row_loss.cuh"
 
 #include <memory>
 #include <vector>
@@ -15,12 +16,10 @@ namespace {
 using graph::Op;
 using graph::ValueId;
 
+constexpr int64_t kMostGradientWorkspace = 5 * kGiB / 4;
 constexpr int kWarps = 4;
 constexpr int kLongestHead = 256;
 constexpr int kParts = kLongestHead / 32;
-
-template <class T>
-using Stat = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 struct View {
   AttentionShape s;
@@ -221,6 +220,27 @@ bool worth_asking(DType dtype, const AttentionShape& s) {
   return dtype == DType::kBF16 && s.K % 8 == 0 && s.T >= 64 && s.B > 0;
 }
 
+/// A gradient kernel for `batch` sequences at a time.
+struct FusedGradient {
+  std::shared_ptr<const FusedAttention> kernel;
+  int64_t batch = 0;
+};
+
+/// cuDNN's deterministic kernel keeps all of dP, T x T a head: as many sequences at a time as keep
+/// that small.
+Result<FusedGradient> create_fused_gradient(const AttentionShape& s) {
+  FusedGradient out;
+  for (out.batch = s.B; out.batch >= 1; --out.batch) {
+    if (s.B % out.batch != 0) continue;
+    const int64_t dp_bytes = out.batch * s.H * s.T * s.T * 2;
+    if (dp_bytes <= kMostGradientWorkspace || out.batch == 1) break;
+  }
+  AttentionShape piece = s;
+  piece.B = out.batch;
+  SGA_ASSIGN(out.kernel, create_fused_attention(piece, true));
+  return out;
+}
+
 }  // namespace
 
 Status lower_flash_attention(Lowering& low, const Op& op) {
@@ -267,20 +287,26 @@ Status lower_flash_attention_grad(Lowering& low, const Op& op) {
   if (low.type(out[0]).num_elements() == 0) return {};
   const DType dtype = low.type(out[0]).dtype;
   if (worth_asking(dtype, a.s)) {
-    auto fused = create_fused_attention(a.s, true);
+    auto fused = create_fused_gradient(a.s);
     if (fused.ok()) {
-      low.need_scratch((*fused)->workspace_bytes());
-      low.add([=, f = *fused](const Frame& frame) {
-        const AttentionPointers p{.q = frame.values[in[1]],
-                                  .k = frame.values[in[2]],
-                                  .v = frame.values[in[3]],
-                                  .o = frame.values[in[4]],
-                                  .lse = frame.values[in[5]],
-                                  .d_o = frame.values[in[0]],
-                                  .dq = frame.values[out[0]],
-                                  .dk = frame.values[out[1]],
-                                  .dv = frame.values[out[2]]};
-        return f->run(frame.stream, p, frame.scratch);
+      low.need_scratch(fused->kernel->workspace_bytes());
+      low.add([=, f = *fused](const Frame& frame) -> Status {
+        const int64_t q_bytes = f.batch * a.s.T * a.s.H * a.s.K * 2;
+        const int64_t k_bytes = f.batch * a.s.T * a.s.G * a.s.K * 2;
+        const int64_t lse_bytes = f.batch * a.s.T * a.s.H * 4;
+        for (int64_t i = 0; i < a.s.B / f.batch; ++i) {
+          const AttentionPointers p{.q = frame.values[in[1]] + i * q_bytes,
+                                    .k = frame.values[in[2]] + i * k_bytes,
+                                    .v = frame.values[in[3]] + i * k_bytes,
+                                    .o = frame.values[in[4]] + i * q_bytes,
+                                    .lse = frame.values[in[5]] + i * lse_bytes,
+                                    .d_o = frame.values[in[0]] + i * q_bytes,
+                                    .dq = frame.values[out[0]] + i * q_bytes,
+                                    .dk = frame.values[out[1]] + i * k_bytes,
+                                    .dv = frame.values[out[2]] + i * k_bytes};
+          SGA_TRY(f.kernel->run(frame.stream, p, frame.scratch));
+        }
+        return {};
       });
       return {};
     }

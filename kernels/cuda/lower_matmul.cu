@@ -37,26 +37,25 @@ __global__ void plain_matmul_kernel(MatmulShape s, const T* a, const T* b, Y* y)
   }
 }
 
-/// False for types it lacks.
-bool add_plain(Lowering& low, const MatmulShape& s, ValueId a, ValueId b, ValueId y) {
-  bool known = false;
+/// Empty for types it lacks.
+Product plain_product(const MatmulShape& s) {
+  Product product;
+  product.plain = true;
   by_float(s.operands, [&](auto in_tag) {
     by_float(s.result, [&](auto out_tag) {
       using T = typename decltype(in_tag)::type;
       using Y = typename decltype(out_tag)::type;
-      known = true;
-      low.add(
-          [=](const Frame& f) -> Status {
-            const int64_t total = s.batch * s.m * s.n;
-            if (total == 0) return {};
-            plain_matmul_kernel<<<blocks_for(total, 256), 256, 0, f.stream>>>(
-                s, f.at<T>(a), f.at<T>(b), f.at<Y>(y));
-            return launched();
-          },
-          "plain matmul");
+      product.run = [s](cudaStream_t stream, const void* a, const void* b, void* y,
+                        void* /*workspace*/) -> Status {
+        const int64_t total = s.batch * s.m * s.n;
+        if (total == 0) return {};
+        plain_matmul_kernel<<<blocks_for(total, 256), 256, 0, stream>>>(
+            s, static_cast<const T*>(a), static_cast<const T*>(b), static_cast<Y*>(y));
+        return launched();
+      };
     });
   });
-  return known;
+  return product;
 }
 
 MatmulShape shape_of(const Lowering& low, const Op& op, ValueId a, ValueId b, ValueId y) {
@@ -76,26 +75,43 @@ MatmulShape shape_of(const Lowering& low, const Op& op, ValueId a, ValueId b, Va
 
 }  // namespace
 
+Result<Product> create_product(CudaDevice& device, const MatmulShape& s) {
+  Product product;
+  const bool empty = s.batch * s.m * s.n == 0 || s.k == 0;
+  if (!empty && std::max({s.m, s.n, s.k, s.batch}) <= INT_MAX) {
+    auto made = Matmul::create(device, s);
+    if (made.ok()) {
+      product.workspace_bytes = (*made)->workspace_bytes();
+      product.run = [matmul = *made](cudaStream_t stream, const void* a, const void* b, void* y,
+                                     void* workspace) {
+        return matmul->run(stream, a, b, y, workspace);
+      };
+      return product;
+    }
+    if (made.status().code() != Code::kUnsupported) return made.status();
+  }
+  product = plain_product(s);
+  if (!product.run) return unsupported("cuda has no product " + s.name());
+  return product;
+}
+
 Status lower_matmul(Lowering& low, const Op& op) {
   const bool accumulates = op.kind == OpKind::kMatmulAccumulate;
   const ValueId a = op.operands[accumulates ? 1 : 0];
   const ValueId b = op.operands[accumulates ? 2 : 1];
   const ValueId y = op.results[0];
   const MatmulShape s = shape_of(low, op, a, b, y);
-  if (s.batch * s.m * s.n == 0) return {};
-  const bool fits = std::max({s.m, s.n, s.k, s.batch}) <= INT_MAX && s.k > 0;
-  Result<std::shared_ptr<const Matmul>> product =
-      fits ? Matmul::create(low.device(), s)
-           : Result<std::shared_ptr<const Matmul>>(unsupported("no product of these extents"));
-  if (!product.ok() && product.status().code() == Code::kUnsupported)
-    return add_plain(low, s, a, b, y) ? Status() : low.no_kernel(op);
+  auto product = create_product(low.device(), s);
+  if (product.status().code() == Code::kUnsupported) return low.no_kernel(op);
   SGA_TRY(product.status());
-  low.need_scratch((*product)->workspace_bytes());
+  low.need_scratch(product->workspace_bytes);
+  std::string family = product->plain ? "matmul, plain " : "matmul ";
+  if (low.device().profile() != nullptr && s.flops() > 1e9) family += s.name();
   low.add(
-      [=, p = *product](const Frame& f) {
-        return p->run(f.stream, f.values[a], f.values[b], f.values[y], f.scratch);
+      [=, run = product->run](const Frame& f) {
+        return run(f.stream, f.values[a], f.values[b], f.values[y], f.scratch);
       },
-      low.device().profile() != nullptr && s.flops() > 1e9 ? "matmul " + s.name() : "matmul");
+      std::move(family));
   return {};
 }
 

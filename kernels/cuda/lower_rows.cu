@@ -2,6 +2,7 @@
 // leading dims), D the last dim; B batch, T time, H heads, K head dim.
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
+#include "kernels/cuda/row_loss.cuh"
 
 #include <cmath>
 #include <cstring>
@@ -16,7 +17,7 @@ using graph::OpKind;
 using graph::ValueId;
 
 /// Blocks that share the rows of a norm's weight gradient; fixed, so that sums have one order.
-constexpr int64_t kGradBlocks = 264;
+constexpr int64_t kGradBlocks = 1056;
 constexpr int64_t kMostSharedBytes = 48 * 1024;
 
 int64_t row_length(const TensorType& t) { return t.shape.dim(-1); }
@@ -156,12 +157,23 @@ __global__ void rms_norm_grad_kernel(int64_t rows, int64_t D, int64_t per_block,
   }
 }
 
+constexpr int kColumns = 32;
+constexpr int kGroups = 32;
+
+/// A block 32 columns: 32 groups of parts, then the groups in order.
 template <class T>
 __global__ void sum_parts_kernel(int64_t parts, int64_t D, const Compute<T>* part_PD, T* dw_D) {
-  const int64_t d = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (d >= D) return;
+  __shared__ Compute<T> sums[kGroups][kColumns];
+  const int64_t d = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
   Compute<T> sum = 0;
-  for (int64_t p = 0; p < parts; ++p) sum += part_PD[p * D + d];
+  if (d < D) {
+    for (int64_t p = threadIdx.y; p < parts; p += kGroups) sum += part_PD[p * D + d];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || d >= D) return;
+  sum = 0;
+  for (int g = 0; g < kGroups; ++g) sum += sums[g][threadIdx.x];
   dw_D[d] = narrow<T>(sum);
 }
 
@@ -202,19 +214,6 @@ __global__ void rotate_kernel(int64_t pairs, int64_t T_time, int64_t H, int64_t 
   store<N>(y + at, y1);
   store<N>(y + at + half, y2);
 }
-
-/// f(std::integral_constant<int, N>) with as many lanes as rows of D allow.
-template <class T, class F>
-void by_lanes(int64_t D, F&& f) {
-  if (D % kLanes<T> == 0) {
-    f(std::integral_constant<int, kLanes<T>>{});
-  } else {
-    f(std::integral_constant<int, 1>{});
-  }
-}
-
-template <class T>
-using Stat = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 template <class T>
 void add_norm(Lowering& low, const Op& op) {
@@ -277,7 +276,8 @@ void add_norm_grad(Lowering& low, const Op& op) {
       }
       if (D == 0) return launched();
       if (fits) {
-        sum_parts_kernel<T><<<blocks_for(D, 64), 64, 0, f.stream>>>(parts, D, part, f.at<T>(dw));
+        sum_parts_kernel<T><<<blocks_for(D, kColumns), dim3(kColumns, kGroups), 0, f.stream>>>(
+            parts, D, part, f.at<T>(dw));
       } else {
         column_grad_kernel<<<blocks_for(D, 64), 64, 0, f.stream>>>(
             rows, D, f.at<T>(dy), f.at<T>(x), f.at<Stat<T>>(rstd), f.at<T>(dw));

@@ -1,6 +1,7 @@
 // Token tables and the loss. Letters: V vocabulary, D model dim, N rows.
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
+#include "kernels/cuda/row_loss.cuh"
 
 #include <cub/device/device_radix_sort.cuh>
 
@@ -11,6 +12,7 @@ namespace sgactor::kernels::cuda {
 namespace {
 
 using graph::Op;
+using graph::OpKind;
 using graph::ValueId;
 
 constexpr unsigned long long kNoBadId = ~0ULL;
@@ -24,12 +26,23 @@ __global__ void check_ids_kernel(int64_t n, const int32_t* ids, int64_t limit,
   atomicMin(found, static_cast<unsigned long long>(i) << 32 | static_cast<uint32_t>(ids[i]));
 }
 
+/// First of a rank's rows of a table that is cut in pieces of `rows`; 0 without an index.
+__device__ __forceinline__ int64_t first_row(const int32_t* index, int64_t rows) {
+  return index == nullptr ? 0 : static_cast<int64_t>(*index) * rows;
+}
+
+/// Zeros for ids of other ranks' rows.
 template <class W>
-__global__ void gather_kernel(int64_t n, int64_t words, const W* table, const int32_t* ids, W* y) {
+__global__ void gather_kernel(int64_t n, int64_t rows, int64_t words, const W* table,
+                              const int32_t* ids, const int32_t* index, W* y) {
+  const int64_t first = first_row(index, rows);
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
-    const int64_t row = i / words;
-    y[i] = table[static_cast<int64_t>(ids[row]) * words + (i - row * words)];
+    const int64_t position = i / words;
+    const int64_t row = ids[position] - first;
+    W value{};
+    if (row >= 0 && row < rows) value = table[row * words + (i - position * words)];
+    y[i] = value;
   }
 }
 
@@ -39,15 +52,18 @@ __global__ void iota_kernel(int32_t n, int32_t* y) {
 }
 
 /// Block (i, c): if i is the first of its id among the sorted, adds up all rows of that id, which
-/// stand in order of position, for the c-th group of columns.
+/// stand in order of position, for the c-th group of columns. Ids of other ranks' rows are left
+/// out.
 template <int N, class T>
-__global__ void add_segments_kernel(int32_t n, int64_t D, const int32_t* ids, const int32_t* from,
-                                    const T* dy_ND, T* y_VD) {
+__global__ void add_segments_kernel(int32_t n, int64_t rows, int64_t D, const int32_t* ids,
+                                    const int32_t* from, const int32_t* index, const T* dy_ND,
+                                    T* y_VD) {
   const int32_t first = static_cast<int32_t>(blockIdx.x);
   const int32_t id = ids[first];
   if (first > 0 && ids[first - 1] == id) return;
   const int64_t d = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
-  if (d >= D) return;
+  const int64_t row = id - first_row(index, rows);
+  if (d >= D || row < 0 || row >= rows) return;
   Compute<T> sum[N] = {};
   for (int32_t i = first; i < n && ids[i] == id; ++i) {
     const Vec<T, N> v = load<N>(dy_ND + static_cast<int64_t>(from[i]) * D + d);
@@ -57,55 +73,7 @@ __global__ void add_segments_kernel(int32_t n, int64_t D, const int32_t* ids, co
   Vec<T, N> out;
 #pragma unroll
   for (int j = 0; j < N; ++j) out.v[j] = narrow<T>(sum[j]);
-  store<N>(y_VD + static_cast<int64_t>(id) * D + d, out);
-}
-
-/// A running maximum and the sum of exponentials below it (Milakov and Gimelshein, "Online
-/// normalizer calculation for softmax", 2018).
-template <class C>
-struct MaxAndSum {
-  C max;
-  C sum;
-  __device__ void add(C x) {
-    if (x <= max) {
-      sum += exp_of(x - max);
-    } else {
-      sum = sum * exp_of(max - x) + C(1);
-      max = x;
-    }
-  }
-};
-
-template <int N, class T, class S>
-__global__ void cross_entropy_kernel(int64_t V, const T* logits_NV, const int32_t* targets_N,
-                                     S* lse_N, double* loss_N) {
-  using C = Compute<T>;
-  const T* x = logits_NV + static_cast<int64_t>(blockIdx.x) * V;
-  MaxAndSum<C> own{-INFINITY, 0};
-  for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < V; d += blockDim.x * N) {
-    const Vec<T, N> v = load<N>(x + d);
-    for (int j = 0; j < N; ++j) {
-      const C e = widen(v.v[j]);
-      if (e > -INFINITY) own.add(e);
-    }
-  }
-  const C largest = block_reduce<MaxOp>(own.max);
-  const C part = own.sum == C(0) ? C(0) : own.sum * exp_of(own.max - largest);
-  const C sum = block_reduce<SumOp>(part);
-  if (threadIdx.x != 0) return;
-  const C lse = largest + static_cast<C>(::log(sum));
-  lse_N[blockIdx.x] = lse;
-  const int32_t target = targets_N[blockIdx.x];
-  loss_N[blockIdx.x] =
-      target < 0 ? 0.0 : static_cast<double>(lse) - static_cast<double>(widen(x[target]));
-}
-
-template <class S>
-__global__ void sum_losses_kernel(int64_t n, const double* loss_N, S* y) {
-  double sum = 0;
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += loss_N[i];
-  sum = block_reduce<SumOp>(sum);
-  if (threadIdx.x == 0) *y = static_cast<S>(sum);
+  store<N>(y_VD + row * D + d, out);
 }
 
 template <int N, class T, class S>
@@ -128,18 +96,6 @@ __global__ void cross_entropy_grad_kernel(int64_t V, const T* logits_NV, const i
   store<N>(y_NV + at + d, out);
 }
 
-template <class T>
-using Stat = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-template <class T, class F>
-void by_lanes(int64_t D, F&& f) {
-  if (D % kLanes<T> == 0) {
-    f(std::integral_constant<int, kLanes<T>>{});
-  } else {
-    f(std::integral_constant<int, 1>{});
-  }
-}
-
 /// Scratch of a scatter: sorted ids, positions, sorted positions, then the sort's own.
 struct SortScratch {
   int64_t list_bytes = 0;
@@ -157,23 +113,34 @@ Result<SortScratch> sort_scratch(int32_t n) {
   return s;
 }
 
+struct Scatter {
+  SortScratch scratch;
+  int32_t n = 0;
+  int64_t rows = 0;
+  int64_t D = 0;
+};
+
 template <class T>
-Status run_scatter(const Frame& f, const SortScratch& s, int32_t n, int64_t D, int64_t y_bytes,
-                   const int32_t* ids, const T* dy, T* y) {
-  if (y_bytes > 0) SGA_CUDA_TRY(cudaMemsetAsync(y, 0, static_cast<size_t>(y_bytes), f.stream));
-  if (n == 0 || D == 0) return {};
+Status run_scatter(const Frame& f, const Scatter& s, const int32_t* ids, const int32_t* index,
+                   const T* dy, T* y) {
+  const int64_t y_bytes = s.rows * s.D * static_cast<int64_t>(sizeof(T));
+  if (y_bytes == 0) return {};
+  SGA_CUDA_TRY(cudaMemsetAsync(y, 0, static_cast<size_t>(y_bytes), f.stream));
+  if (s.n == 0) return {};
+  const int64_t list = s.scratch.list_bytes;
   auto* sorted = reinterpret_cast<int32_t*>(f.scratch);
-  auto* positions = reinterpret_cast<int32_t*>(f.scratch + s.list_bytes);
-  auto* from = reinterpret_cast<int32_t*>(f.scratch + 2 * s.list_bytes);
-  iota_kernel<<<blocks_for(n, 256), 256, 0, f.stream>>>(n, positions);
-  size_t temp = s.temp_bytes;
+  auto* positions = reinterpret_cast<int32_t*>(f.scratch + list);
+  auto* from = reinterpret_cast<int32_t*>(f.scratch + 2 * list);
+  iota_kernel<<<blocks_for(s.n, 256), 256, 0, f.stream>>>(s.n, positions);
+  size_t temp = s.scratch.temp_bytes;
   // Stable: rows of one id keep the order of their positions.
-  SGA_CUDA_TRY(cub::DeviceRadixSort::SortPairs(f.scratch + 3 * s.list_bytes, temp, ids, sorted,
-                                               positions, from, n, 0, 32, f.stream));
-  by_lanes<T>(D, [&](auto lanes) {
+  SGA_CUDA_TRY(cub::DeviceRadixSort::SortPairs(f.scratch + 3 * list, temp, ids, sorted, positions,
+                                               from, s.n, 0, 32, f.stream));
+  by_lanes<T>(s.D, [&](auto lanes) {
     constexpr int N = decltype(lanes)::value;
-    const dim3 grid(static_cast<unsigned>(n), blocks_for(D, 128 * N));
-    add_segments_kernel<N><<<grid, 128, 0, f.stream>>>(n, D, sorted, from, dy, y);
+    const dim3 grid(static_cast<unsigned>(s.n), blocks_for(s.D, 128 * N));
+    add_segments_kernel<N>
+        <<<grid, 128, 0, f.stream>>>(s.n, s.rows, s.D, sorted, from, index, dy, y);
   });
   return launched();
 }
@@ -204,20 +171,24 @@ void add_id_check(Lowering& low, ValueId ids, int64_t limit, bool negative_is_ig
 }
 
 Status lower_gather(Lowering& low, const Op& op) {
+  const bool cut = op.kind == OpKind::kGatherShard;
   const ValueId table = op.operands[0];
   const ValueId ids = op.operands[1];
+  const ValueId index = cut ? op.operands[2] : ids;
   const ValueId y = op.results[0];
-  const int64_t D = low.type(table).shape.dim(1);
-  const int64_t row_bytes = D * dtype_bytes(low.type(table).dtype);
+  const int64_t rows = low.type(table).shape.dim(0);
+  const int64_t row_bytes = low.type(table).shape.dim(1) * dtype_bytes(low.type(table).dtype);
   const int64_t total = low.type(y).bytes();
-  add_id_check(low, ids, low.type(table).shape.dim(0), false, "id");
+  add_id_check(low, ids, cut ? op.attrs.i64("rows") : rows, false, "id");
+  if (cut) add_id_check(low, index, kRankLimit, false, "rank index");
   const auto add = [&](auto word) {
     using W = decltype(word);
     low.add([=](const Frame& f) -> Status {
       if (total == 0) return {};
       constexpr auto kSize = static_cast<int64_t>(sizeof(W));
       gather_kernel<<<blocks_for(total / kSize, 256), 256, 0, f.stream>>>(
-          total / kSize, row_bytes / kSize, f.at<W>(table), f.at<int32_t>(ids), f.at<W>(y));
+          total / kSize, rows, row_bytes / kSize, f.at<W>(table), f.at<int32_t>(ids),
+          cut ? f.at<int32_t>(index) : nullptr, f.at<W>(y));
       return launched();
     });
   };
@@ -234,21 +205,26 @@ Status lower_gather(Lowering& low, const Op& op) {
 }
 
 Status lower_scatter_add(Lowering& low, const Op& op) {
+  const bool cut = op.kind == OpKind::kScatterAddShard;
   const ValueId ids = op.operands[0];
   const ValueId dy = op.operands[1];
+  const ValueId index = cut ? op.operands[2] : ids;
   const ValueId y = op.results[0];
   const int64_t count = low.type(ids).num_elements();
   if (count > INT32_MAX) return low.no_kernel(op);
-  const auto n = static_cast<int32_t>(count);
-  const int64_t D = low.type(y).shape.dim(1);
-  const int64_t y_bytes = low.type(y).bytes();
-  SGA_ASSIGN(const SortScratch scratch, sort_scratch(n));
-  add_id_check(low, ids, low.type(y).shape.dim(0), false, "id");
+  Scatter s;
+  s.n = static_cast<int32_t>(count);
+  s.rows = low.type(y).shape.dim(0);
+  s.D = low.type(y).shape.dim(1);
+  SGA_ASSIGN(s.scratch, sort_scratch(s.n));
+  add_id_check(low, ids, op.attrs.i64("rows"), false, "id");
+  if (cut) add_id_check(low, index, kRankLimit, false, "rank index");
   const bool known = by_float(low.type(dy).dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    low.need_scratch(scratch.total());
+    low.need_scratch(s.scratch.total());
     low.add([=](const Frame& f) {
-      return run_scatter(f, scratch, n, D, y_bytes, f.at<int32_t>(ids), f.at<T>(dy), f.at<T>(y));
+      return run_scatter(f, s, f.at<int32_t>(ids), cut ? f.at<int32_t>(index) : nullptr,
+                         f.at<T>(dy), f.at<T>(y));
     });
   });
   return known ? Status() : low.no_kernel(op);

@@ -73,6 +73,16 @@ constexpr Row kTable[] = {
     {OpKind::kAddRmsNorm, lower_rms_norm},
     {OpKind::kAddRmsNormGrad, lower_rms_norm_grad},
     {OpKind::kAdamw, lower_adamw},
+    {OpKind::kLinearCrossEntropy, lower_linear_cross_entropy},
+    {OpKind::kLinearCrossEntropyGrad, lower_linear_cross_entropy},
+    {OpKind::kFusedPointwise, lower_fused_pointwise},
+    {OpKind::kGatherShard, lower_gather},
+    {OpKind::kScatterAddShard, lower_scatter_add},
+    {OpKind::kCrossEntropyMax, lower_cross_entropy_shard},
+    {OpKind::kCrossEntropyShard, lower_cross_entropy_shard},
+    {OpKind::kCrossEntropyCombine, lower_cross_entropy_shard},
+    {OpKind::kCrossEntropyShardGrad, lower_cross_entropy_shard},
+    {OpKind::kSliceShard, lower_slice_shard},
 };
 
 }  // namespace

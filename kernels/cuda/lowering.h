@@ -80,6 +80,14 @@ Status lower_cross_entropy_grad(Lowering& low, const graph::Op& op);
 Status lower_flash_attention(Lowering& low, const graph::Op& op);
 Status lower_flash_attention_grad(Lowering& low, const graph::Op& op);
 
+Status lower_linear_cross_entropy(Lowering& low, const graph::Op& op);
+Status lower_fused_pointwise(Lowering& low, const graph::Op& op);
+// One rank's part of ops over a dim that is cut.
+Status lower_cross_entropy_shard(Lowering& low, const graph::Op& op);
+Status lower_slice_shard(Lowering& low, const graph::Op& op);
+
+/// Exclusive bound of a rank's index along an axis, for add_id_check.
+inline constexpr int64_t kRankLimit = int64_t{1} << 31;
 /// Appends a step that fails with kInvalidArgument unless every id of `ids` (i32) is in [0, limit),
 /// or negative where that is allowed. It waits for the stream: what follows a bad id must not run.
 void add_id_check(Lowering& low, graph::ValueId ids, int64_t limit, bool negative_is_ignored,

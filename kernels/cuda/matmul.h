@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -64,5 +65,15 @@ class Matmul {
   bool in_double_ = false;
   bool accumulate_ = false;
 };
+
+/// A product by the library, or by a plain kernel for the types and shapes that it refuses.
+struct Product {
+  std::function<Status(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace)>
+      run;
+  int64_t workspace_bytes = 0;
+  bool plain = false;
+};
+/// Errors: kUnsupported for types other than f64, f32 and bf16; kDeviceFault.
+Result<Product> create_product(CudaDevice& device, const MatmulShape& shape);
 
 }  // namespace sgactor::kernels::cuda

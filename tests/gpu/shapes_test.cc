@@ -1,0 +1,189 @@
+// Shapes that take the fast paths of the cuda backend, which the small cases of the conformance
+// suite do not reach: cuDNN's attention, wide rows, long sorts, products with 16-bit operands. Each
+// is compared with the float64 reference, and run twice for equal bits. Letters: B batch, T time, H
+// query heads, G key-value heads, K head dim, D model dim, V vocabulary, N rows.
+#include "graph/base/philox.h"
+#include "graph/ir/builder.h"
+#include "graph/ir/verify.h"
+#include "tests/conformance/backend_test.h"
+#include "tests/conformance/native.h"
+#include "tests/conformance/op_cases.h"
+#include "tests/conformance/tolerance.h"
+
+#include <cmath>
+
+namespace sgactor::testing {
+namespace {
+
+using graph::OpKind;
+using graph::Role;
+using graph::ValueId;
+
+class Shapes : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const kernels::BackendTable table = conformance_backends();
+    for (const kernels::BackendEntry& entry : table.entries()) {
+      if (entry.name != "cuda") continue;
+      if (!entry.create) GTEST_SKIP() << entry.unavailable;
+      auto made = entry.create({});
+      ASSERT_TRUE(made.ok()) << made.status().to_string();
+      backend_ = std::move(made).value();
+    }
+  }
+
+  ValueId input(DType dtype, Shape shape, double size = 1) {
+    const PhiloxStream random{7, inputs_.size()};
+    std::vector<double> numbers(static_cast<size_t>(shape.num_elements()));
+    for (size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = nearest(dtype, size * (2 * random.uniform(i) - 1));
+    inputs_.push_back(std::move(numbers));
+    return b_.input({dtype, std::move(shape)}, Role::kActivation, numbered("x", inputs_.size()));
+  }
+  ValueId ids(Shape shape, uint64_t below) {
+    const PhiloxStream random{8, inputs_.size()};
+    std::vector<double> numbers(static_cast<size_t>(shape.num_elements()));
+    for (size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = static_cast<double>(random.below(i, below));
+    inputs_.push_back(std::move(numbers));
+    return b_.input({DType::kI32, std::move(shape)}, Role::kTokens, numbered("x", inputs_.size()));
+  }
+  std::vector<ValueId> outputs(const std::vector<ValueId>& values) {
+    for (ValueId v : values)
+      b_.output(v, Role::kActivation, numbered("y", graph_.outputs().size()));
+    return values;
+  }
+
+  void expect_agreement(double tolerance) {
+    ASSERT_TRUE(b_.status().ok()) << b_.status().to_string();
+    const auto want = kernels::run_reference(graph_, inputs_);
+    ASSERT_TRUE(want.ok()) << want.status().to_string();
+    const RunResult got = run_on(*backend_, graph_, inputs_);
+    ASSERT_TRUE(got.status.ok()) << got.status.to_string();
+    for (size_t j = 0; j < got.outputs.size(); ++j) {
+      const TensorType& type = graph_.type(graph_.outputs()[j].value);
+      const auto problem = disagreement(from_native(type, got.outputs[j]), (*want)[j], tolerance);
+      EXPECT_FALSE(problem) << "output " << j << " " << type.to_string() << ": " << *problem;
+    }
+    const RunResult again = run_on(*backend_, graph_, inputs_);
+    EXPECT_EQ(got.outputs, again.outputs);
+  }
+
+  graph::Graph graph_;
+  graph::Builder b_{graph_};
+  std::vector<std::vector<double>> inputs_;
+  std::unique_ptr<kernels::Backend> backend_;
+};
+
+struct AttentionCase {
+  DType dtype;
+  int64_t B, T, H, G, K;
+};
+
+class Attention : public Shapes, public ::testing::WithParamInterface<AttentionCase> {};
+
+TEST_P(Attention, ForwardAndGradient) {
+  const AttentionCase& c = GetParam();
+  const Shape q_shape{c.B, c.T, c.H, c.K};
+  const Shape k_shape{c.B, c.T, c.G, c.K};
+  const ValueId q = input(c.dtype, q_shape);
+  const ValueId k = input(c.dtype, k_shape);
+  const ValueId v = input(c.dtype, k_shape);
+  const ValueId d_o = input(c.dtype, q_shape);
+  const graph::Attrs a =
+      attrs({{"scale", 1 / std::sqrt(static_cast<double>(c.K))}, {"causal", true}});
+  const std::vector<ValueId> saved = b_.op(OpKind::kFlashAttention, {q, k, v}, a);
+  outputs(saved);
+  outputs(b_.op(OpKind::kFlashAttentionGrad, {d_o, q, k, v, saved[0], saved[1]}, a));
+  expect_agreement(tolerance_of(c.dtype));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Attention,
+                         ::testing::Values(AttentionCase{DType::kBF16, 2, 128, 4, 4, 64},
+                                           AttentionCase{DType::kBF16, 1, 256, 4, 1, 64},
+                                           AttentionCase{DType::kBF16, 1, 200, 4, 2, 64},
+                                           AttentionCase{DType::kBF16, 1, 192, 2, 1, 128},
+                                           AttentionCase{DType::kBF16, 1, 96, 2, 1, 32},
+                                           AttentionCase{DType::kF32, 1, 160, 4, 2, 64},
+                                           AttentionCase{DType::kF64, 1, 70, 2, 1, 128}));
+
+struct ProductCase {
+  DType operands, result;
+  int64_t M, N, K;
+  bool trans_a, trans_b;
+};
+
+class Products : public Shapes, public ::testing::WithParamInterface<ProductCase> {};
+
+TEST_P(Products, AgreeAndAccumulate) {
+  const ProductCase& c = GetParam();
+  const ValueId a = input(c.operands, c.trans_a ? Shape{c.K, c.M} : Shape{c.M, c.K});
+  const ValueId b = input(c.operands, c.trans_b ? Shape{c.N, c.K} : Shape{c.K, c.N});
+  const graph::Attrs t = attrs({{"trans_a", c.trans_a}, {"trans_b", c.trans_b}});
+  outputs(b_.op(OpKind::kMatmul, {a, b}, t));
+  const ValueId acc = input(c.result, Shape{c.M, c.N});
+  outputs(b_.op(OpKind::kMatmulAccumulate, {acc, a, b}, t));
+  expect_agreement(tolerance_of(c.operands));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, Products,
+    ::testing::Values(ProductCase{DType::kBF16, DType::kF32, 256, 192, 512, false, true},
+                      ProductCase{DType::kBF16, DType::kF32, 200, 136, 264, true, false},
+                      ProductCase{DType::kBF16, DType::kF32, 128, 256, 320, false, false},
+                      ProductCase{DType::kBF16, DType::kF32, 65, 33, 17, true, true},
+                      ProductCase{DType::kF32, DType::kF32, 256, 320, 384, false, true},
+                      ProductCase{DType::kF32, DType::kF64, 40, 24, 56, true, false},
+                      ProductCase{DType::kF64, DType::kF64, 96, 80, 112, true, false}));
+
+TEST_F(Shapes, WideNormsInBf16) {
+  const Shape shape{600, 2048};
+  const ValueId x = input(DType::kBF16, shape);
+  const ValueId r = input(DType::kBF16, shape);
+  const ValueId w = input(DType::kBF16, Shape{2048});
+  const ValueId dy = input(DType::kBF16, shape);
+  const auto n = b_.op(OpKind::kAddRmsNorm, {x, r, w}, attrs({{"eps", 1e-5}}));
+  outputs(n);
+  outputs(b_.op(OpKind::kAddRmsNormGrad, {dy, r, n[0], w, n[2]}));
+  expect_agreement(3e-2);
+}
+
+TEST_F(Shapes, RowsTooLongForSharedMemory) {
+  const Shape shape{9, 16384};
+  const ValueId x = input(DType::kF32, shape);
+  const ValueId w = input(DType::kF32, Shape{16384});
+  const ValueId dy = input(DType::kF32, shape);
+  const auto n = b_.op(OpKind::kRmsNorm, {x, w}, attrs({{"eps", 1e-5}}));
+  outputs(b_.op(OpKind::kRmsNormGrad, {dy, x, w, n[1]}));
+  expect_agreement(1e-5);
+}
+
+TEST_F(Shapes, LossOverALargeVocabulary) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const ValueId logits = input(dtype, Shape{70, 32000}, 4);
+    const ValueId targets = ids(Shape{70}, 32000);
+    const ValueId dloss = input(DType::kF32, Shape{});
+    const auto loss = b_.op(OpKind::kCrossEntropy, {logits, targets});
+    outputs(loss);
+    outputs(b_.op(OpKind::kCrossEntropyGrad, {logits, targets, loss[1], dloss}));
+  }
+  expect_agreement(3e-2);
+}
+
+TEST_F(Shapes, RowsOfOneIdAreAddedInOrder) {
+  const ValueId tokens = ids(Shape{4, 500}, 37);
+  const ValueId dy = input(DType::kF32, Shape{4, 500, 264});
+  outputs(b_.op(OpKind::kScatterAdd, {tokens, dy}, attrs({{"rows", int64_t{64}}})));
+  expect_agreement(1e-5);
+}
+
+TEST_F(Shapes, LongSumsInTreeOrder) {
+  const ValueId x = input(DType::kF32, Shape{70001});
+  outputs(b_.op(OpKind::kTreeSum, {x}));
+  outputs(b_.op(OpKind::kSumSquares, {x}, attrs({{"chunk", int64_t{4096}}})));
+  outputs(b_.op(OpKind::kReduceSum, {x}, attrs({{"axes", std::vector<int64_t>{0}}})));
+  expect_agreement(1e-5);
+}
+
+}  // namespace
+}  // namespace sgactor::testing
