@@ -127,10 +127,8 @@ TunerDecision MicroBatchTuner::move_on(bool gained, std::string reason) {
 
 TunerDecision MicroBatchTuner::decide() {
   SGA_CHECK(!settled_ && steps_needed() == 0, "the tuner has not seen its steps");
-  auto middle = seconds_.begin() + options_.warmup_steps;
-  std::sort(middle, seconds_.end());
-  middle += (seconds_.end() - middle) / 2;
-  const double seconds = *middle;
+  const double seconds =
+      *std::min_element(seconds_.begin() + options_.warmup_steps, seconds_.end());
   const bool first = best_seconds_ == 0;
   const bool gained = first || seconds * (1 + options_.min_gain) < best_seconds_;
   std::string reason = fmt::format("{} a step with {}", format_seconds(seconds), size_);

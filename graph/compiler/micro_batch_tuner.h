@@ -12,7 +12,7 @@ struct TunerOptions {
   int64_t start = 1;  ///< the first size; divides `batch`
   int64_t max_size = 4096;
   int32_t warmup_steps = 1;    ///< of each size, not counted: caches are cold after a new plan
-  int32_t measured_steps = 3;  ///< of each size; their median counts
+  int32_t measured_steps = 3;  ///< of each size; the fastest counts: what disturbs only adds time
   /// Share by which a size must be faster than the best so far to replace it. Above the noise of
   /// step times, so that noise alone never moves the size.
   double min_gain = 0.02;
