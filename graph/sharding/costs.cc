@@ -2,9 +2,29 @@
 
 #include "graph/base/units.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace sgactor::graph {
+
+AxisCosts axis_costs(const ClusterSpec& cluster, int64_t members) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  AxisCosts costs{0, kNone, kNone};
+  bool inside = true;
+  for (const HostSpec& host : cluster.hosts) {
+    inside = inside && static_cast<int64_t>(host.devices.size()) >= members;
+    costs.latency_s = std::max(costs.latency_s, host.link.latency_s);
+    costs.bytes_per_s = std::min(costs.bytes_per_s, host.link.bytes_per_s);
+    for (const DeviceSpec& device : host.devices) {
+      costs.flops_per_s = std::min(costs.flops_per_s, device.flops_per_s);
+    }
+  }
+  if (!inside) {
+    costs.latency_s = cluster.network.latency_s;
+    costs.bytes_per_s = cluster.network.bytes_per_s;
+  }
+  return costs;
+}
 
 int64_t shard_extent(int64_t extent, int64_t members) { return ceil_div(extent, members); }
 

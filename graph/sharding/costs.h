@@ -1,5 +1,6 @@
 #pragma once
 #include "graph/base/shape.h"
+#include "graph/cluster/cluster_spec.h"
 #include "graph/ir/placement.h"
 
 #include <cstdint>
@@ -13,6 +14,11 @@ struct AxisCosts {
   double bytes_per_s = 2e11;  ///< each way, a rank
   double flops_per_s = 2e14;  ///< of one rank
 };
+
+/// Costs of an axis of `members` neighbouring ranks, one a device: the slowest host's link where
+/// every host has that many devices, else the network; the slowest device's FLOPs. Pre: the cluster
+/// has a device.
+AxisCosts axis_costs(const ClusterSpec& cluster, int64_t members);
 
 /// Extent of a dim on each rank: ceil(extent / members).
 int64_t shard_extent(int64_t extent, int64_t members);

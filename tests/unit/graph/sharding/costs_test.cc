@@ -19,6 +19,20 @@ TEST(ShardingCosts, LocalTypesAreCutUpwards) {
   EXPECT_EQ(local_type(type, kP, 4), type);
 }
 
+TEST(ShardingCosts, AxesInsideHostsUseTheirLinks) {
+  const DeviceSpec fast{"h200", 1, 1e15};
+  const DeviceSpec slow{"h100", 1, 5e14};
+  const ClusterSpec cluster{{25e9, 1e-5},
+                            {{"a", {4e11, 5e-6}, {fast, fast}}, {"b", {3e11, 4e-6}, {slow, fast}}}};
+  const AxisCosts inside = axis_costs(cluster, 2);
+  EXPECT_EQ(inside.bytes_per_s, 3e11);
+  EXPECT_EQ(inside.latency_s, 5e-6);
+  EXPECT_EQ(inside.flops_per_s, 5e14);
+  const AxisCosts across = axis_costs(cluster, 4);
+  EXPECT_EQ(across.bytes_per_s, 25e9);
+  EXPECT_EQ(across.latency_s, 1e-5);
+}
+
 TEST(ShardingCosts, RingsMoveWhatTheyMove) {
   const AxisCosts costs{.latency_s = 1, .bytes_per_s = 100, .flops_per_s = 1};
   const TensorType type{DType::kF32, Shape{100}};  // 400 bytes
