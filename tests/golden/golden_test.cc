@@ -3,6 +3,7 @@
 // in the first lines: "# micro_batches = 2". SGA_UPDATE_GOLDEN=1 rewrites the expected files.
 #include "graph/ir/text.h"
 #include "graph/ir/verify.h"
+#include "graph/passes/apply_sharding.h"
 #include "graph/passes/build_update.h"
 #include "graph/passes/differentiate.h"
 #include "graph/passes/fuse_ops.h"
@@ -64,6 +65,18 @@ Result<std::string> run_differentiate(const Input& in) {
 Result<std::string> run_accumulate(const Input& in) {
   SGA_ASSIGN(const Graph graph, accumulate_microbatches(in.graph));
   return verified_text(graph);
+}
+
+Result<std::string> run_shard(const Input& in) {
+  const ShardingOptions options{
+      .members = in.option("members", 2),
+      .rules = llama_parameter_rules(in.option("heads", 1), in.option("key_value_heads", 1))};
+  SGA_ASSIGN(const Graph training, differentiate(in.graph));
+  SGA_ASSIGN(const ShardingDecisions decisions, apply_sharding(training, options));
+  SGA_ASSIGN(const ShardedTraining sharded, shard_training(training, options));
+  SGA_ASSIGN(std::string text, verified_text(sharded.graph));
+  for (const std::string& line : explain_sharding(training, decisions)) text += "# " + line + "\n";
+  return text;
 }
 
 Result<std::string> run_build_update(const Input& in) {
@@ -128,6 +141,7 @@ struct PassRunner {
 constexpr PassRunner kPasses[] = {
     {"differentiate", run_differentiate},
     {"accumulate_microbatches", run_accumulate},
+    {"apply_sharding", run_shard},
     {"build_update", run_build_update},
     {"clean_graph", run_clean},
     {"fuse_ops", run_fuse},
