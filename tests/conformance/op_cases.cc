@@ -368,6 +368,7 @@ void fused_pointwise(CaseMaker& m, OpKind kind) {
     program.push_back(i);
   }
   m.op(kind, operands, attrs({{"program", graph::print_pointwise_program(program)}}));
+}
 
 /// A rank's part of `rows` rows or columns over some ranks; the rank holds at least one.
 struct ShardDraw {
