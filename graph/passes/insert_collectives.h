@@ -13,8 +13,8 @@ namespace sgactor::graph {
 ///   shard(a) -> shard(b)  all_gather, slice_shard
 /// The loss over a cut vocabulary becomes cross_entropy_max, all_reduce of the maxima,
 /// cross_entropy_shard, all_reduce of its sums, cross_entropy_combine (Megatron-LM's
-/// vocab_parallel_cross_entropy). Values that are the ends of partial sums add up before they are
-/// reduced. Errors: kInvalidPlan: `decisions` are not this graph's.
+/// vocab_parallel_cross_entropy). Partial sums that are added to each other are
+/// added before they are reduced. Errors: kInvalidPlan: `decisions` are not this graph's.
 Result<ShardedTraining> insert_collectives(const Graph& training,
                                            const ShardingDecisions& decisions,
                                            const ShardingOptions& options);
