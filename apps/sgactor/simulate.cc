@@ -42,16 +42,18 @@ nlohmann::ordered_json report(const JobSpec& job, const graph::Plan& plan,
   const auto tokens = static_cast<double>(job.training.global_batch_size * job.training.seq_len);
   const double devices = plan.mesh.num_ranks();
   const double flops = plan.flops_per_token * tokens;
-  return {{"cluster", cluster.name},
-          {"devices", plan.mesh.num_ranks()},
-          {"step_ms", step.step_s * 1e3},
-          {"tokens_per_s", tokens / step.step_s},
-          {"model_flops_utilization", flops / step.step_s / devices / cluster.device.flops_per_s},
-          {"compute_ms", step.compute_s * 1e3},
-          {"communication_ms", step.communication_s * 1e3},
-          {"overlap", step.overlap},
-          {"arena_bytes", arena_bytes(plan)},
-          {"fits", static_cast<double>(arena_bytes(plan)) <= cluster.device.memory_bytes}};
+  const graph::DeviceSpec& device = cluster.hosts[0].devices[0];
+  return {
+      {"devices", plan.mesh.num_ranks()},
+      {"device", device.kind},
+      {"step_ms", step.step_s * 1e3},
+      {"tokens_per_s", tokens / step.step_s},
+      {"model_flops_utilization", flops / step.step_s / devices / device.flops_per_s},
+      {"compute_ms", step.compute_s * 1e3},
+      {"communication_ms", step.communication_s * 1e3},
+      {"overlap", step.overlap},
+      {"arena_bytes", arena_bytes(plan)},
+      {"fits", static_cast<double>(arena_bytes(plan)) <= static_cast<double>(device.memory_bytes)}};
 }
 
 Result<int> simulate(const CommandLine& line, const SimulateOptions& options) {
@@ -65,20 +67,21 @@ Result<int> simulate(const CommandLine& line, const SimulateOptions& options) {
   if (!options.trace.empty()) {
     SGA_TRY(transport::write_file_atomic(options.trace, graph::simulated_trace(plan, step)));
   }
+  const graph::DeviceSpec& device = cluster.hosts[0].devices[0];
   const nlohmann::ordered_json out = report(job, plan, cluster, step);
   if (options.json) {
     std::cout << out.dump() << "\n";
     return kExitDone;
   }
   std::cout << fmt::format(
-      "{} on {} devices of {} (pp {} x dp {} x tp {}, ZeRO {})\n"
+      "{} on {} x {} (pp {} x dp {} x tp {}, ZeRO {})\n"
       "step        {}, {:.0f} tokens/s, {:.1f} % of the devices' {}FLOP/s\n"
       "busiest     computes {}, communicates {}\n"
       "overlap     {:.1f} % of communication is hidden behind computation\n"
       "memory      {} a device, {}\n",
-      plan.name, plan.mesh.num_ranks(), cluster.name, plan.mesh.pp, plan.mesh.dp, plan.mesh.tp,
+      plan.name, plan.mesh.num_ranks(), device.kind, plan.mesh.pp, plan.mesh.dp, plan.mesh.tp,
       plan.zero_stage, format_seconds(step.step_s), out["tokens_per_s"].get<double>(),
-      100 * out["model_flops_utilization"].get<double>(), format_count(cluster.device.flops_per_s),
+      100 * out["model_flops_utilization"].get<double>(), format_count(device.flops_per_s),
       format_seconds(step.compute_s), format_seconds(step.communication_s), 100 * step.overlap,
       format_bytes(arena_bytes(plan)), out["fits"].get<bool>() ? "fits" : "does not fit");
   return kExitDone;

@@ -51,18 +51,19 @@ Status parse_line(const Words& words, ClusterSpec& cluster) {
     cluster.hosts.push_back(std::move(host));
     return {};
   }
-  if (words[0] == "device" && words.size() == 4) {
+  if (words[0] == "device" && words.size() == 5) {
     if (cluster.hosts.empty()) return invalid_argument("a device stands before any host");
-    DeviceSpec device{words[1], 0, 0};
+    DeviceSpec device{words[1], 0, 0, 0};
     SGA_ASSIGN(const double memory, parse_number(words[2], false));
     if (memory >= 0x1p62) return invalid_argument(fmt::format("{} bytes are too many", words[2]));
     device.memory_bytes = static_cast<int64_t>(memory);
     SGA_ASSIGN(device.flops_per_s, parse_number(words[3], false));
+    SGA_ASSIGN(device.memory_bytes_per_s, parse_number(words[4], false));
     cluster.hosts.back().devices.push_back(std::move(device));
     return {};
   }
   return invalid_argument(
-      fmt::format("\"{}\" with {} fields; known: network (2), host (3), device (3)", words[0],
+      fmt::format("\"{}\" with {} fields; known: network (2), host (3), device (4)", words[0],
                   words.size() - 1));
 }
 
@@ -74,8 +75,8 @@ std::string print_cluster(const ClusterSpec& cluster) {
   for (const HostSpec& host : cluster.hosts) {
     text += fmt::format("host {} {} {}\n", host.name, host.link.bytes_per_s, host.link.latency_s);
     for (const DeviceSpec& device : host.devices) {
-      text +=
-          fmt::format("  device {} {} {}\n", device.kind, device.memory_bytes, device.flops_per_s);
+      text += fmt::format("  device {} {} {} {}\n", device.kind, device.memory_bytes,
+                          device.flops_per_s, device.memory_bytes_per_s);
     }
   }
   return text;

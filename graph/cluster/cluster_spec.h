@@ -19,7 +19,8 @@ struct LinkSpec {
 struct DeviceSpec {
   std::string kind;  ///< "h200", "cpu"; one word
   int64_t memory_bytes = 0;
-  double flops_per_s = 0;
+  double flops_per_s = 0;         ///< as matrix products reach it
+  double memory_bytes_per_s = 0;  ///< as kernels reach it
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
 
@@ -33,13 +34,18 @@ struct HostSpec {
 struct ClusterSpec {
   LinkSpec network;  ///< between hosts
   std::vector<HostSpec> hosts;
+  [[nodiscard]] int32_t num_devices() const {
+    size_t n = 0;
+    for (const HostSpec& host : hosts) n += host.devices.size();
+    return static_cast<int32_t>(n);
+  }
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
 };
 
 /// Text form, a line each; '#' starts a comment:
 ///   network <bytes/s> <latency s>
 ///   host <name> <bytes/s> <latency s>
-///   device <kind> <memory bytes> <flops/s>      (of the host above)
+///   device <kind> <memory bytes> <flops/s> <memory bytes/s>      (of the host above)
 /// Numbers round-trip.
 std::string print_cluster(const ClusterSpec& cluster);
 

@@ -59,6 +59,7 @@ class DataParallelPass {
   Status find_buckets();
   ValueId operand(ValueId v, Place reader);
   void copy(OpId o);
+  void sum(OpId o, Place place);
   void scatter(const Bucket& bucket, Place place);
 
   const Graph& source_;
@@ -70,6 +71,8 @@ class DataParallelPass {
   std::map<ValueId, size_t> parameter_of_;     // source input -> parameters_
   std::map<Place, std::vector<size_t>> used_;  // stage 3: parameters of a piece
   std::map<Place, Bucket> buckets_;
+  std::map<OpId, std::vector<size_t>> made_by_;  // outputs in buckets, by the op that makes them
+  std::map<size_t, ValueId> summed_;             // by output
   std::map<std::string, ValueId> sharded_;  // accumulator name -> its piece
 };
 
@@ -157,6 +160,7 @@ Status DataParallelPass::find_buckets() {
     const Op& op = source_.op(producer);
     Bucket& bucket = buckets_[{op.phase, op.segment}];
     bucket.outputs.push_back(i);
+    made_by_[producer].push_back(i);
     bucket.last = std::max(bucket.last, producer);
   }
   return {};
@@ -194,8 +198,23 @@ void DataParallelPass::copy(OpId o) {
   for (ValueId v : op.results) types.push_back(source_.type(v));
   const OpId copied = out_.add_op(op.kind, operands, op.attrs, types, op.phase, op.segment);
   for (size_t r = 0; r < op.results.size(); ++r) map_[op.results[r]] = out_.op(copied).results[r];
+  sum(o, place);
   const auto bucket = buckets_.find(place);
   if (bucket != buckets_.end() && bucket->second.last == o) scatter(bucket->second, place);
+}
+
+/// A gradient is the sum of its micro-batches also where there is one: added to zero in f32, as an
+/// accumulator adds it, so that fusion and precision treat both alike and the bits agree.
+void DataParallelPass::sum(OpId o, Place place) {
+  const auto made = made_by_.find(o);
+  if (made == made_by_.end()) return;
+  builder_.set_phase(place.first);
+  builder_.set_segment(place.second);
+  for (size_t i : made->second) {
+    const ValueId gradient = map_[source_.outputs()[i].value];
+    const ValueId zero = builder_.constant(0, builder_.type(gradient));
+    summed_[i] = builder_.accumulate(zero, gradient);
+  }
 }
 
 void DataParallelPass::scatter(const Bucket& bucket, Place place) {
@@ -203,7 +222,7 @@ void DataParallelPass::scatter(const Bucket& bucket, Place place) {
   std::vector<int64_t> pieces;
   for (size_t i : bucket.outputs) {
     const ValueId v = source_.outputs()[i].value;
-    gradients.push_back(map_[v]);
+    gradients.push_back(summed_[i]);
     pieces.push_back(options_.piece(source_.type(v).num_elements()));
   }
   Attrs attrs;

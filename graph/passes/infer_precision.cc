@@ -139,7 +139,11 @@ ValueId Inference::add_cast(ValueId v, DType dtype, Phase phase, int32_t segment
 ValueId Inference::operand_as(ValueId v, DType dtype, const Op& reader) {
   if (dtype_[v] == dtype) return copier_[v];
   if (narrowed_[v] && dtype == narrow_) return narrow_copies_[v];
-  const auto [cast, is_new] = casts_.try_emplace({v, dtype, piece_of(reader)}, kNoValue);
+  // A shard is cast once a step, so that no gather of it waits for a launch beside its reader.
+  const bool gathered = reader.kind == OpKind::kAllGather && is_input(v);
+  const Phase phase = gathered ? Phase::kPrepare : reader.phase;
+  const PieceKey piece = gathered ? PieceKey{Phase::kPrepare, 0} : piece_of(reader);
+  const auto [cast, is_new] = casts_.try_emplace({v, dtype, piece}, kNoValue);
   if (!is_new) return cast->second;
   if (is_made_as_needed(v)) {
     Attrs attrs = producer(v).attrs;
@@ -149,7 +153,7 @@ ValueId Inference::operand_as(ValueId v, DType dtype, const Op& reader) {
                                    {{dtype, graph_.type(v).shape}}, reader.phase, reader.segment);
     cast->second = graph.op(made).results[0];
   } else {
-    cast->second = add_cast(v, dtype, reader.phase, reader.segment);
+    cast->second = add_cast(v, dtype, phase, reader.segment);
   }
   return cast->second;
 }

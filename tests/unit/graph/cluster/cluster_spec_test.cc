@@ -19,7 +19,7 @@ TEST(ClusterSpecTest, TextFormRoundTrips) {
 
 TEST(ClusterSpecTest, CommentsAndBlankLinesAreSkipped) {
   const Result<ClusterSpec> parsed =
-      parse_cluster("# two\n\nhost a 1e9 0 # fast\n  device cpu 1024 1e9\n");
+      parse_cluster("# two\n\nhost a 1e9 0 # fast\n  device cpu 1024 1e9 1e8\n");
   ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
   EXPECT_EQ(parsed->hosts.size(), 1U);
   EXPECT_EQ(parsed->hosts[0].devices[0].memory_bytes, 1024);
@@ -30,12 +30,12 @@ TEST(ClusterSpecTest, BadLinesAreNamed) {
     const char* text;
     const char* message;
   } cases[] = {
-      {"host a 1 0\ndevice cpu 1 0\n", "line 2: \"0\" is no number above 0"},
+      {"host a 1 0\ndevice cpu 1 0 1\n", "line 2: \"0\" is no number above 0"},
       {"host a 1 -1\n", "line 1: \"-1\" is no number of at least 0"},
       {"host a nan 0\n", "line 1: \"nan\""},
       {"host a 1x 0\n", "line 1: \"1x\""},
-      {"device cpu 1 1\n", "line 1: a device stands before any host"},
-      {"host a 1 0\ndevice cpu 1e300 1\n", "line 2: 1e300 bytes are too many"},
+      {"device cpu 1 1 1\n", "line 1: a device stands before any host"},
+      {"host a 1 0\ndevice cpu 1e300 1 1\n", "line 2: 1e300 bytes are too many"},
       {"host a 1 0\nhost a 1 0\n", "line 2: host a is there twice"},
       {"host a 1\n", "line 1: \"host\" with 2 fields"},
       {"rack a\n", "line 1: \"rack\" with 1 fields"},
