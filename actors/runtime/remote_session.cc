@@ -92,9 +92,13 @@ Result<std::unique_ptr<RemoteSession>> RemoteSession::create(const TlsIdentity& 
   return out;
 }
 
-RemoteSession::~RemoteSession() {
+void RemoteSession::end_actors() {
   caf::anon_send_exit(gateway_, caf::exit_reason::user_shutdown);
   system_->await_all_actors_done();
+}
+
+RemoteSession::~RemoteSession() {
+  end_actors();
   wiring_->stop();
   hub_.reset();
   wiring_->release();

@@ -40,7 +40,7 @@ class RemoteSession final : private GatewayObserver {
   static Result<std::unique_ptr<RemoteSession>> create(const TlsIdentity& identity,
                                                        GatewaySelf self, const HubLimits& limits,
                                                        int32_t scheduler_threads);
-  /// Ends the gateway and waits for all actors of the system.
+  /// As end_actors(), then the hub.
   ~RemoteSession() override;
   RemoteSession(const RemoteSession&) = delete;
   RemoteSession& operator=(const RemoteSession&) = delete;
@@ -64,6 +64,9 @@ class RemoteSession final : private GatewayObserver {
   void ask(wire::PeerId peer, wire::Body body, int64_t timeout_ms);
   /// Queues an event of kind kPosted.
   void post();
+  /// Ends the gateway and waits for all actors of the system, which the caller has told to end.
+  /// Nothing is sent or received afterwards.
+  void end_actors();
   /// Waits until what was sent so far has gone out, or the time is over.
   void flush(int64_t timeout_ms);
 

@@ -61,6 +61,11 @@ Status Cluster::listen() {
   } else if (setup_.launcher.size > 1) {
     nodes_wanted_ = {setup_.launcher.size, setup_.launcher.size};
   }
+  if (!o.hosts.empty()) {
+    SGA_ASSIGN(hosts_, read_hosts(o.hosts));
+    nodes_wanted_.min = static_cast<int32_t>(hosts_.size());
+    nodes_wanted_.max = std::max(nodes_wanted_.max, nodes_wanted_.min);
+  }
   const int64_t total = setup_.num_workers + o.spares;
   workers_per_node_ = (total + nodes_wanted_.min - 1) / nodes_wanted_.min;
   job_hash_ = hash64(setup_.job);
@@ -92,7 +97,7 @@ Status Cluster::start_node(const std::vector<std::string>& before, int64_t worke
   for (const std::string& word :
        {std::string("node"), "--token=" + token_, "--join=" + addresses_.front(),
         "--devices=" + setup_.devices, fmt::format("--workers={}", workers),
-        "--log-level=" + setup_.log_level}) {
+        "--bind=" + setup_.options.bind, "--log-level=" + setup_.log_level}) {
     words.push_back(word);
   }
   return children_.start(words, tag).status();
@@ -103,15 +108,12 @@ Status Cluster::start_local_nodes(const RunDirectory& run) {
   SGA_TRY(actors::write_token(token_, {addresses_, member_}));
   const std::string program = program_file();
   if (setup_.options.hosts.empty()) return start_node({program}, workers_per_node_, 0);
-  SGA_ASSIGN(const std::vector<HostLine> hosts, read_hosts(setup_.options.hosts));
-  for (size_t i = 0; i < hosts.size(); ++i) {
+  for (size_t i = 0; i < hosts_.size(); ++i) {
     // The run directory and the program lie at the same place on every host.
     SGA_TRY(start_node({"/usr/bin/ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-tt",
-                        hosts[i].host, program},
-                       hosts[i].workers, static_cast<int32_t>(i)));
+                        hosts_[i].host, program},
+                       hosts_[i].workers, static_cast<int32_t>(i)));
   }
-  nodes_wanted_.min = static_cast<int32_t>(hosts.size());
-  nodes_wanted_.max = std::max(nodes_wanted_.max, nodes_wanted_.min);
   return {};
 }
 

@@ -95,6 +95,7 @@ class Cluster {
   Setup setup_;
   uint64_t job_hash_ = 0;
   NodeRange nodes_wanted_;
+  std::vector<HostLine> hosts_;
   int64_t workers_per_node_ = 1;
   std::string token_;
   std::vector<std::string> addresses_;

@@ -17,7 +17,6 @@
 #include "transport/storage/checkpoint.h"
 
 #include <CLI/CLI.hpp>
-#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -104,14 +103,10 @@ class Work {
     return {};
   }
   /// Ends the actors, then what they use. After an orderly end only.
-  Status end() {
-    if (proxy_) {
-      caf::scoped_actor waiter{proxy_->home_system()};
-      waiter->monitor(proxy_);
-      caf::anon_send_exit(proxy_, caf::exit_reason::user_shutdown);
-      waiter->receive([](const caf::down_msg&) {});
-      proxy_ = nullptr;
-    }
+  Status end(actors::RemoteSession& session) {
+    if (proxy_) caf::anon_send_exit(proxy_, caf::exit_reason::user_shutdown);
+    proxy_ = nullptr;
+    session.end_actors();
     plane_->abort(make_status(Code::kCancelled, "the run is over"));
     services_->finish();
     assembly_->close();
@@ -169,7 +164,7 @@ int serve(actors::RemoteSession& session, const WorkerOptions& options, const Co
       }
     } else if (const auto* shutdown = std::get_if<wire::Shutdown>(&body)) {
       if (!shutdown->why.ok()) quit_now(options, shutdown->why);
-      const Status ended = work ? work->end() : Status();
+      const Status ended = work ? work->end(session) : Status();
       work.reset();
       if (!ended.ok()) log::warn("worker {}: {}", options.index, ended.message());
       return kExitDone;

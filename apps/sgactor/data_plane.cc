@@ -2,10 +2,13 @@
 
 #include "actors/runtime/tls_identity.h"
 #include "transport/inproc/inproc_fabric.h"
+#include "transport/ucx/process_fabric.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
 
-#include <algorithm>
+#include <array>
 #include <cstring>
 #include <future>
 #include <limits>
@@ -33,22 +36,49 @@ class Hmac final : public transport::KeyedHash {
   }
 };
 
+/// The network device that has this numeric address.
+Result<std::string> device_of(const std::string& address) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return internal_error("getifaddrs failed");
+  std::string found;
+  for (const ifaddrs* i = list; i != nullptr && found.empty(); i = i->ifa_next) {
+    if (i->ifa_addr == nullptr) continue;
+    const auto family = i->ifa_addr->sa_family;
+    const void* raw = nullptr;
+    if (family == AF_INET) raw = &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr;
+    if (family == AF_INET6) raw = &reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr;
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    if (raw == nullptr || ::inet_ntop(family, raw, text.data(), text.size()) == nullptr) continue;
+    if (address == text.data()) found = i->ifa_name;
+  }
+  ::freeifaddrs(list);
+  if (!found.empty()) return found;
+  return invalid_argument("--bind " + address + ": no network device of this host has it");
+}
+
 class Plane final : public DataPlane {
  public:
-  Status init(actors::wire::PeerId self, const std::string& secret, bool alone) {
+  Status init(actors::wire::PeerId self, const std::string& secret, const std::string& bind,
+              bool alone) {
     transport::FabricOptions options;
     if (secret.size() != options.secret.size()) {
       return corruption("the secret of the data plane has another size");
     }
     std::memcpy(options.secret.data(), secret.data(), secret.size());
     options.keyed_hash = &hmac_;
-    if (!alone) {
-      return make_status(Code::kUnsupported,
-                         "this build has no transport between processes: one worker only",
-                         Scope::kDevice);
+    if (alone) {
+      SGA_ASSIGN(fabric_, transport::InprocFabric::create(
+                              std::make_shared<transport::InprocNetwork>(), self, options));
+    } else {
+      transport::ProcessFabricOptions between;
+      between.fabric = options;
+      // Shared memory is all that workers of one host need; a port is opened for others only.
+      if (!bind.empty()) {
+        between.ucx.emplace();
+        SGA_ASSIGN(between.ucx->devices, device_of(bind));
+      }
+      SGA_ASSIGN(fabric_, transport::ProcessFabric::create(self, between));
     }
-    SGA_ASSIGN(fabric_, transport::InprocFabric::create(
-                            std::make_shared<transport::InprocNetwork>(), self, options));
     collectives_ = std::make_unique<transport::Collectives>(*fabric_);
     return {};
   }
@@ -88,10 +118,10 @@ class Plane final : public DataPlane {
 }  // namespace
 
 Result<std::unique_ptr<DataPlane>> DataPlane::create(actors::wire::PeerId self,
-                                                     const std::string& secret, const std::string&,
-                                                     bool alone) {
+                                                     const std::string& secret,
+                                                     const std::string& bind, bool alone) {
   auto out = std::make_unique<Plane>();
-  SGA_TRY(out->init(self, secret, alone));
+  SGA_TRY(out->init(self, secret, bind, alone));
   return std::unique_ptr<DataPlane>(std::move(out));
 }
 

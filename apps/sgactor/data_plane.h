@@ -13,9 +13,10 @@ namespace sgactor::apps {
 /// The bytes between the workers of a run: fabric and collectives of one process.
 class DataPlane {
  public:
-  /// `self` as the control plane names this process; `secret` is the job's, 32 bytes; `alone`: no
-  /// other process takes part. Errors: kUnsupported, scope kDevice, if this build has no transport
-  /// between processes.
+  /// `self` as the control plane names this process; `secret` is the job's, 32 bytes. `bind`: this
+  /// host's numeric address towards others; empty: all are on this host, and no port is opened.
+  /// `alone`: no other process takes part. Errors: kInvalidArgument: no device has that address;
+  /// kUnsupported: this build has no transport to other hosts.
   static Result<std::unique_ptr<DataPlane>> create(actors::wire::PeerId self,
                                                    const std::string& secret,
                                                    const std::string& bind, bool alone);

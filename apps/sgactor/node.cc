@@ -140,7 +140,7 @@ Result<int> run_node(const NodeOptions& options) {
   self.hello.spare = options.spare;
   self.hello.devices.assign(static_cast<size_t>(options.workers), options.devices);
   SGA_ASSIGN(auto session, actors::RemoteSession::create(token->identity, self, {}, 1));
-  auto coordinator = session->join(token->addresses, options.join_ms);
+  auto coordinator = session->join(token->addresses, options.join_timeout_s * 1000);
   if (!coordinator.ok()) return unreachable(coordinator.status());
   Node node(*session, options, coordinator->address);
   return node.serve(stop);
@@ -158,6 +158,9 @@ void add_node(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   sub->add_option("--bind", options->bind, "address that other hosts reach this one by");
   sub->add_option("--log-level", options->log_level)->group("");
+  sub->add_option("--join-timeout", options->join_timeout_s, "seconds to try to reach the run")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
   sub->add_flag("--spare", options->spare, "wait for a loss");
   sub->callback([&line, options] { line.action = [options] { return run_node(*options); }; });
 }

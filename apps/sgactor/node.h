@@ -14,9 +14,9 @@ struct NodeOptions {
   std::string log_level = "info";
   int64_t workers = 1;
   bool spare = false;
-  uint64_t job_hash = 0;    ///< of the job file that this process was started with; 0: none
-  int64_t wait_ms = 0;      ///< for the token file to appear
-  int64_t join_ms = 10000;  ///< for the coordinator to answer
+  uint64_t job_hash = 0;        ///< of the job file that this process was started with; 0: none
+  int64_t wait_ms = 0;          ///< for the token file to appear
+  int64_t join_timeout_s = 10;  ///< for the coordinator to answer
 };
 /// The life of a node. Returns its exit code: 0 after an orderly end of the run, 1 otherwise.
 /// Errors before it has joined: kInvalidArgument (a wrong option, token, build or job),

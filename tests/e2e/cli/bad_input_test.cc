@@ -30,7 +30,7 @@ TEST_F(BadInput, Commands) {
   expect_refused({"train", "job.toml", "--resum"}, {"--resum"});
   expect_refused({"train"}, {"expected a job file"});
   expect_refused({"train", "job.toml", "--resume"}, {"--resume: needs --run-dir"});
-  expect_refused(train({"--workers", "2"}), {"--workers 2", "expected 1"});
+  expect_refused(train({"--workers", "2"}), {"--workers 2", "1 logical rank", "expected a divisor"});
   expect_refused(train({"--devices", "cpu:0"}), {"--devices cpu:0: expected"});
   expect_refused({"train", "job.toml", "--run-dir", ""}, {"--run-dir: expected a directory"});
   expect_refused({"ckpt"}, {"subcommand"});
@@ -65,8 +65,6 @@ TEST_F(BadInput, BatchThatDoesNotDivide) {
 }
 
 TEST_F(BadInput, BeyondThisBuild) {
-  expect_refused(train({"--parallelism.tensor_parallel_degree=2"}),
-                 {"parallelism.tensor_parallel_degree: this build runs one worker"});
   expect_refused(train({"--training.dtype=fp8"}), {"training.dtype", "\"f32\""});
   expect_refused(train({"--resilience.mode=mirror"}), {"resilience.mode", "\"off\""});
 }
