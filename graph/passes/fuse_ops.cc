@@ -3,6 +3,8 @@
 #include "graph/passes/fusion_patterns.h"
 #include "graph/passes/rewrite.h"
 
+#include <algorithm>
+
 namespace sgactor::graph {
 namespace {
 
@@ -14,18 +16,38 @@ struct Pattern {
 // In order: a later pattern sees the graph that the earlier ones leave.
 constexpr Pattern kPatterns[] = {
     {"flash_attention", match_flash_attention},  // saves the T x T scores and probabilities
-    {"swiglu", match_swiglu},                    // one pass over gate and up instead of two or four
-    {"add_rms_norm", match_add_rms_norm},        // reads the residual once
+    {"linear_cross_entropy", match_linear_cross_entropy},  // never holds the logits
+    {"swiglu", match_swiglu},              // one pass over gate and up instead of two or four
+    {"add_rms_norm", match_add_rms_norm},  // reads the residual once
     {"add_rms_norm_grad", match_add_rms_norm_grad},  // writes the gradient of the residual once
     {"matmul_accumulate", match_matmul_accumulate},  // no separate gradient: beta = 1 in the matmul
-    {"adamw", match_adamw},  // one pass over parameter, moments and gradient
+    {"matmul_sum", match_matmul_sum},  // gradients of one value: no product and sum of their own
+    {"adamw", match_adamw},            // one pass over parameter, moments and gradient
+    {"fused_pointwise", match_pointwise_chain},  // no values between pointwise ops
 };
+
+Status check_disabled(const FusionOptions& options) {
+  for (const std::string& name : options.disabled) {
+    std::string known;
+    bool found = false;
+    for (const Pattern& pattern : kPatterns) {
+      found = found || name == pattern.name;
+      known += (known.empty() ? "" : ", ") + std::string(pattern.name);
+    }
+    if (!found) return invalid_argument("fusion \"" + name + "\" does not exist; known: " + known);
+  }
+  return {};
+}
 
 }  // namespace
 
-Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report) {
+Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report,
+                       const FusionOptions& options) {
+  SGA_TRY(check_disabled(options));
   Graph current = graph;
   for (const Pattern& pattern : kPatterns) {
+    const auto& disabled = options.disabled;
+    if (std::find(disabled.begin(), disabled.end(), pattern.name) != disabled.end()) continue;
     const GraphView view(current);
     Rewriter rewriter(current);
     const int32_t count = pattern.match(view, rewriter);

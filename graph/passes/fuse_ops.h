@@ -9,11 +9,18 @@ namespace sgactor::graph {
 /// Rewrites groups of primitive ops into fused ones, each pattern a row of one table (name, what it
 /// saves, whether its result is exact): matmul + accumulate -> matmul_accumulate; scores, mask,
 /// softmax, values (and their gradient) -> flash_attention; silu * up -> swiglu; residual add +
-/// norm -> add_rms_norm; the optimizer's chain -> adamw.
+/// norm -> add_rms_norm; head matmul, loss and their gradients -> linear_cross_entropy_grad; sums
+/// of products -> matmul_accumulate; what pointwise chains remain -> fused_pointwise; the
+/// optimizer's chain -> adamw.
 struct FusionReport {
   std::string pattern;
   int32_t count = 0;
 };
-Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report = nullptr);
+struct FusionOptions {
+  std::vector<std::string> disabled;  ///< names of patterns to leave out
+};
+/// Deterministic. Errors: kInvalidArgument: a disabled pattern that does not exist.
+Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report = nullptr,
+                       const FusionOptions& options = {});
 
 }  // namespace sgactor::graph

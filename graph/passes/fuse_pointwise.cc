@@ -4,6 +4,7 @@
 #include "graph/passes/fusion_patterns.h"
 
 #include <algorithm>
+#include <map>
 
 namespace sgactor::graph {
 namespace {
@@ -41,6 +42,39 @@ int32_t match_matmul_accumulate(const GraphView& view, Rewriter& rewriter) {
                   graph.op(matmul).attrs,
                   {view.result(o)},
                   o});
+    ++count;
+  }
+  return count;
+}
+
+int32_t match_matmul_sum(const GraphView& view, Rewriter& rewriter) {
+  const Graph& graph = view.graph();
+  // A product or sum that may be added into: its bytes are its own and the sum is all that reads
+  // it. A sum fused by this pass stands for its value.
+  std::map<ValueId, int32_t> made;
+  int32_t count = 0;
+  for (OpId o = 0; o < graph.ops().size(); ++o) {
+    const Op& op = graph.op(o);
+    if (op.kind != OpKind::kAdd || !equal_operand_types(graph, o)) continue;
+    const TensorType& type = graph.type(view.result(o));
+    if (type.shape.rank() != 2 || (type.dtype != DType::kF32 && type.dtype != DType::kF64))
+      continue;
+    const OpId second = view.producer(op.operands[1], OpKind::kMatmul);
+    if (second == kNoOp || !same_segment(graph, o, second)) continue;
+    if (view.only_user(op.operands[1], OpKind::kAdd) != o) continue;
+    if (view.only_user(op.operands[0], OpKind::kAdd) != o) continue;
+    const auto sum = made.find(op.operands[0]);
+    const OpId first = view.producer(op.operands[0], OpKind::kMatmul);
+    if (sum == made.end() && (first == kNoOp || !same_segment(graph, o, first))) continue;
+    if (graph.type(view.operand(second, 0)).dtype != type.dtype) continue;
+    if (!rewriter.absorb(std::vector<OpId>{o, second})) continue;
+    made[view.result(o)] =
+        rewriter.add({OpKind::kMatmulAccumulate,
+                      {sum == made.end() ? Ref::old(op.operands[0]) : Ref::made(sum->second, 0),
+                       Ref::old(view.operand(second, 0)), Ref::old(view.operand(second, 1))},
+                      graph.op(second).attrs,
+                      {view.result(o)},
+                      o});
     ++count;
   }
   return count;

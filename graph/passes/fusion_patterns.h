@@ -10,8 +10,19 @@ namespace sgactor::graph {
 /// acc += a @ b: accumulate(acc, matmul(a, b)) with rank-2 operands of one dtype.
 int32_t match_matmul_accumulate(const GraphView& view, Rewriter& rewriter);
 
+/// a @ b + c @ d, where nothing else reads the first product: the second adds into it. Same
+/// conditions as match_matmul_accumulate.
+int32_t match_matmul_sum(const GraphView& view, Rewriter& rewriter);
+
 /// softmax(mask(scale * q k^T)) v with grouped heads, and its gradient where the graph has one.
 int32_t match_flash_attention(const GraphView& view, Rewriter& rewriter);
+
+/// cross_entropy(x w^T, targets). In a training graph, with its gradients and the accumulation of
+/// dw, as one forward op: the loss's gradient is a number known before the forward pass (one over
+/// the step's valid tokens), so that each block of logits serves the loss, dx and dw at once and is
+/// then gone. To save the log-sum-exp and compute the logits again in the backward pass would cost
+/// a third matmul of the head's size and save nothing.
+int32_t match_linear_cross_entropy(const GraphView& view, Rewriter& rewriter);
 
 /// silu(gate) * up, and its gradient where the graph has one.
 int32_t match_swiglu(const GraphView& view, Rewriter& rewriter);
@@ -24,5 +35,10 @@ int32_t match_add_rms_norm_grad(const GraphView& view, Rewriter& rewriter);
 
 /// The moments' and the parameter's update, as build_update writes them.
 int32_t match_adamw(const GraphView& view, Rewriter& rewriter);
+
+/// Trees of two or more pointwise ops within a segment, each inner value read by the tree alone and
+/// of the result's type, as one fused_pointwise: inner values are neither written nor read. Runs
+/// last: the other patterns' ops do more in one pass.
+int32_t match_pointwise_chain(const GraphView& view, Rewriter& rewriter);
 
 }  // namespace sgactor::graph
