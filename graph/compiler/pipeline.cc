@@ -9,6 +9,7 @@
 #include "graph/passes/infer_precision.h"
 #include "graph/passes/partition_subgraphs.h"
 #include "graph/passes/plan_memory.h"
+#include "graph/passes/plan_recompute.h"
 #include "graph/passes/schedule_collectives.h"
 #include "graph/passes/split_stages.h"
 
@@ -139,11 +140,25 @@ Status run_note_schema(Work& w) {
   return {};
 }
 
+constexpr std::string_view kFusionPrefix = "fuse_ops.";
+
+FusionOptions fusion_options(const CompileOptions& options) {
+  FusionOptions fusion;
+  for (const std::string& name : options.disabled_passes) {
+    if (name.starts_with(kFusionPrefix))
+      fusion.disabled.push_back(name.substr(kFusionPrefix.size()));
+  }
+  // A sum in place needs a product in f32, which a narrow matmul does not make.
+  if (options.precision != DType::kF32) fusion.disabled.emplace_back("matmul_sum");
+  return fusion;
+}
+
 Status run_fuse_ops(Work& w) {
+  const FusionOptions options = fusion_options(w.options);
   for (Graph* graph : {&w.training, &w.update}) {
     if (graph->ops().empty()) continue;
     std::vector<FusionReport> report;
-    SGA_ASSIGN(*graph, fuse_ops(*graph, &report));
+    SGA_ASSIGN(*graph, fuse_ops(*graph, &report, options));
     for (const FusionReport& r : report) {
       auto& all = w.result.fusions;
       const auto known = std::find_if(
@@ -254,6 +269,40 @@ Status run_plan_memory(Work& w) {
   return {};
 }
 
+/// Needs the plan's memory to keep a budget, so the passes behind it run on trial. Of the program
+/// that takes most.
+Result<MemoryStats> measure_memory(const Work& w, const Graph& training) {
+  Work trial = w;
+  trial.training = training;
+  SGA_TRY(run_partition(trial));
+  SGA_TRY(run_split_stages(trial));
+  SGA_TRY(run_schedule_collectives(trial));
+  SGA_TRY(run_plan_memory(trial));
+  MemoryStats stats = trial.result.plan.memory;
+  for (const RankProgram& program : trial.result.plan.programs)
+    stats.planned_bytes = std::max(stats.planned_bytes, program.arena_bytes);
+  return stats;
+}
+
+Status run_plan_recompute(Work& w) {
+  if (w.options.recompute.mode == RecomputeMode::kNone &&
+      w.options.recompute.memory_budget_bytes == 0) {
+    w.note = "none, as the job asks";
+    return {};
+  }
+  RecomputeReport report;
+  SGA_ASSIGN(w.training,
+             plan_recompute(
+                 w.training, w.options.recompute,
+                 [&](const Graph& training) { return measure_memory(w, training); }, &report));
+  w.note =
+      fmt::format("{}: {} ops computed again, {:.1f} % of the forward pass; saved {} of {}",
+                  to_string(w.options.recompute.mode), report.num_recomputed,
+                  100 * report.recomputed_flops / std::max(report.forward_flops, 1.0),
+                  format_bytes(report.saved_after_bytes), format_bytes(report.saved_before_bytes));
+  return {};
+}
+
 // The lists. Order matters; each line says why it stands where it does.
 constexpr Pass kTrainingPasses[] = {
     {"build_model", run_build_model},                // primitive ops only, one micro-batch
@@ -265,6 +314,7 @@ constexpr Pass kTrainingPasses[] = {
     {"build_update", run_build_update},              // needs to know the accumulators
     {"fuse_ops", run_fuse_ops, true},                // before the cut: patterns lie within segments
     {"infer_precision", run_infer_precision},        // after fusion: patterns hold no casts
+    {"plan_recompute", run_plan_recompute},          // on fused ops in their final dtypes
     {"partition_subgraphs", run_partition},          // the last pass that sees whole graphs
     {"split_stages", run_split_stages},              // needs the cut's costs
     {"schedule_collectives", run_schedule_collectives},  // needs the order of what computes
@@ -294,6 +344,7 @@ Status check_disabled(std::span<const Pass> passes, const CompileOptions& option
     const auto pass =
         std::find_if(passes.begin(), passes.end(), [&](const Pass& p) { return p.name == name; });
     if (pass != passes.end() && pass->optional) continue;
+    if (name.starts_with(kFusionPrefix)) continue;  // fuse_ops knows its patterns
     std::string known;
     for (const Pass& p : passes) {
       if (p.optional) known += fmt::format("{}{}", known.empty() ? "" : ", ", p.name);

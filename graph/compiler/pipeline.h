@@ -2,6 +2,7 @@
 #include "graph/models/llama.h"
 #include "graph/passes/build_update.h"
 #include "graph/passes/fuse_ops.h"
+#include "graph/passes/plan_recompute.h"
 #include "graph/passes/schedule_collectives.h"
 #include "graph/plan/plan.h"
 
@@ -23,8 +24,10 @@ struct CompileOptions {
   int32_t chunks_per_stage = 1;  ///< kInterleaved: pieces of the model a pipeline stage holds
   ScheduleOptions schedule;
   bool fuse = true;
+  RecomputeOptions recompute;                ///< of plan_recompute
   DType precision = DType::kF32;             ///< of infer_precision: kF32 or kBF16
-  std::vector<std::string> disabled_passes;  ///< names of optional passes: fuse_ops
+  std::vector<std::string> disabled_passes;  ///< names of optional passes: fuse_ops; or of one
+                                             ///< fusion: fuse_ops.swiglu
   /// Called after each pass with its name and the graphs' text form, for --dump-ir; may be empty.
   std::function<void(const std::string& pass, const Graph& training, const Graph& update)> dump;
 };
