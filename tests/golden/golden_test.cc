@@ -10,6 +10,7 @@
 #include "graph/passes/infer_precision.h"
 #include "graph/passes/partition_subgraphs.h"
 #include "graph/passes/plan_memory.h"
+#include "graph/passes/plan_recompute.h"
 #include "graph/passes/rewrite.h"
 #include "tests/golden/describe_plan.h"
 
@@ -133,6 +134,18 @@ Result<std::string> run_plan_memory(const Input& in) {
   return describe_plan(plan);
 }
 
+Result<std::string> run_plan_recompute(const Input& in) {
+  const RecomputeOptions options{static_cast<RecomputeMode>(in.option("mode", 2)),
+                                 in.option("budget", 0)};
+  const MeasurePlan measure = [](const Graph& training) -> Result<MemoryStats> {
+    SGA_ASSIGN(Plan plan, partition_subgraphs(training, {}, 1, StorageModel::kNative));
+    SGA_TRY(plan_memory(plan));
+    return plan.memory;
+  };
+  SGA_ASSIGN(const Graph graph, plan_recompute(in.graph, options, measure));
+  return verified_text(graph);
+}
+
 struct PassRunner {
   const char* folder;
   Result<std::string> (*run)(const Input& in);
@@ -148,6 +161,7 @@ constexpr PassRunner kPasses[] = {
     {"infer_precision", run_infer_precision},
     {"partition_subgraphs", run_partition},
     {"plan_memory", run_plan_memory},
+    {"plan_recompute", run_plan_recompute},
 };
 
 std::string read_file(const fs::path& path) {
