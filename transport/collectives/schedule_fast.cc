@@ -146,6 +146,7 @@ void build_ring_all_gather(ScheduleBuilder& b) {
     b.copy({Ref::Space::kOutput, s.index * s.piece * ring.size}, {Ref::Space::kInput, 0},
            length * ring.size, {});
   }
+  if (ring.n == 1) return;
   std::vector<StepId> window(static_cast<size_t>(b.options().window * ring.n), kNone);
   for (int64_t c = 0; c < ring.num_chunks; ++c) {
     const Ref own{Ref::Space::kInput, c * ring.chunks.chunk_elements * ring.size};

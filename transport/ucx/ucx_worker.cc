@@ -242,13 +242,12 @@ Status UcxWorker::Rep::start() {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return unsupported(ucs_status_string(status));
-  const std::array<std::pair<const char*, std::string>, 5> settings = {{
+  const std::array<std::pair<const char*, std::string>, 4> settings = {{
       {"TLS", options.transports},
       {"NET_DEVICES", options.devices},
       // A frame is one fragment, so that it is not put together in a third place.
-      {"TCP_TX_SEG_SIZE", "64k"},
-      {"TCP_RX_SEG_SIZE", "64k"},
-      {"TCP_MAX_CONN_RETRIES", "3"},
+      {"TX_SEG_SIZE", "64k"},
+      {"RX_SEG_SIZE", "64k"},
   }};
   for (const auto& [key, value] : settings) {
     status = ucp_config_modify(config, key, value.c_str());
