@@ -1,4 +1,5 @@
 // Rules between keys, and what this build can run.
+#include "apps/sgactor/byte_size.h"
 #include "apps/sgactor/job_spec.h"
 
 #include <fmt/format.h>
@@ -46,6 +47,11 @@ Status check_combinations(const JobSpec& job) {
     return bad("training.micro_batch_size",
                fmt::format("makes micro-batches of {} tokens; expected at most {}", tokens,
                            kMaxMicroBatchTokens));
+  }
+  if (const std::string& budget = job.training.memory_budget;
+      !budget.empty() && !parse_byte_size(budget)) {
+    return bad("training.memory_budget",
+               "expected bytes such as \"24 GiB\" or \"1500 MB\", got \"" + budget + "\"");
   }
   if (ranks % job.parallelism.data_parallel_degree != 0) {
     return bad("parallelism.logical_data_parallel",

@@ -35,6 +35,8 @@ struct JobSpec {
     int64_t global_batch_size = 16;
     int64_t seed = 1;
     std::string dtype = "f32";
+    std::string recompute = "none";
+    std::string memory_budget;
     int64_t validation_interval = 0;
     int64_t validation_batches = 8;
   } training;

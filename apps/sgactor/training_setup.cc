@@ -1,5 +1,6 @@
 #include "apps/sgactor/training_setup.h"
 
+#include "apps/sgactor/byte_size.h"
 #include "apps/sgactor/model_source.h"
 #include "graph/ir/serial.h"
 
@@ -36,12 +37,14 @@ Result<transport::Datasets> open_data(const JobSpec& job, int64_t vocab_size) {
   return data.status().with_context(job.at(split_is_bad ? "data.validation_fraction" : source));
 }
 
-/// Names the key if `status`, the compiler's, is about a pass that the job disables.
+/// Names the key if `status`, the compiler's, is about a pass that the job disables, or a budget.
 Status blame_passes(const JobSpec& job, const Status& status) {
   for (const std::string& name : job.compile.disable_passes) {
     if (status.message().starts_with("pass \"" + name + "\""))
       return status.with_context(job.at("compile.disable_passes"));
   }
+  if (status.code() == Code::kOutOfMemory && status.message().starts_with("plan_recompute"))
+    return status.with_context(job.at("training.memory_budget"));
   return status;
 }
 
@@ -64,6 +67,9 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
   options.storage = storage;
   options.fuse = job.compile.fuse;
   options.precision = job.training.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  options.recompute.mode =
+      graph::parse_recompute_mode(job.training.recompute).value_or(graph::RecomputeMode::kNone);
+  options.recompute.memory_budget_bytes = parse_byte_size(job.training.memory_budget).value_or(0);
   options.disabled_passes = job.compile.disable_passes;
   options.mesh.pp = static_cast<int32_t>(job.parallelism.pipeline_parallel_degree);
   options.mesh.dp = static_cast<int32_t>(job.logical_ranks());
