@@ -145,7 +145,7 @@ double Rig::best_seconds(int repeats) {
   return best;
 }
 
-std::vector<std::pair<std::string, double>> Rig::seconds_by_op(int repeats) {
+std::vector<double> Rig::seconds_by_step(int repeats) {
   launch();
   // The fastest run of each step: what others on the machine cost does not count.
   std::vector<int64_t> best(executable_->steps().size(), INT64_MAX);
@@ -157,10 +157,15 @@ std::vector<std::pair<std::string, double>> Rig::seconds_by_op(int repeats) {
     }
   }
   executable_->profile(false);
+  std::vector<double> seconds;
+  for (int64_t ns : best) seconds.push_back(static_cast<double>(ns) * 1e-9);
+  return seconds;
+}
+
+std::vector<std::pair<std::string, double>> Rig::seconds_by_op(int repeats) {
+  const std::vector<double> seconds = seconds_by_step(repeats);
   std::map<std::string, double> by_op;
-  for (size_t s = 0; s < best.size(); ++s) {
-    by_op[executable_->steps()[s].op] += static_cast<double>(best[s]) * 1e-9;
-  }
+  for (size_t s = 0; s < seconds.size(); ++s) by_op[executable_->steps()[s].op] += seconds[s];
   std::vector<std::pair<std::string, double>> sorted(by_op.begin(), by_op.end());
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.second > b.second; });

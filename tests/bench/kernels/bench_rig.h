@@ -22,6 +22,8 @@ class Rig {
   void fill_inputs(int64_t id_limit);
   /// Launches `repeats` times; the shortest launch in seconds.
   double best_seconds(int repeats);
+  /// Seconds a launch by step of the executable, the fastest of `repeats` launches each.
+  std::vector<double> seconds_by_step(int repeats);
   /// Seconds a launch by op kind, over `repeats` launches, largest first.
   std::vector<std::pair<std::string, double>> seconds_by_op(int repeats);
   [[nodiscard]] const graph::Graph& graph() const { return graph_; }
