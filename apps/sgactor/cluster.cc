@@ -97,7 +97,7 @@ Status Cluster::start_node(const std::vector<std::string>& before, int64_t worke
   for (const std::string& word :
        {std::string("node"), "--token=" + token_, "--join=" + addresses_.front(),
         "--devices=" + setup_.devices, fmt::format("--workers={}", workers),
-        "--bind=" + setup_.options.bind, "--log-level=" + setup_.log_level}) {
+        "--log-level=" + setup_.log_level}) {
     words.push_back(word);
   }
   return children_.start(words, tag).status();

@@ -172,7 +172,7 @@ int serve(actors::RemoteSession& session, const WorkerOptions& options, const Co
   }
 }
 
-Result<int> worker(const CommandLine& line, const WorkerOptions& options) {
+Result<int> worker(const CommandLine& line, WorkerOptions options) {
   log::init({.level = log_level(options.log_level)});
   SGA_ASSIGN(const actors::JoinToken token, actors::read_token(options.token));
   actors::GatewaySelf self;
@@ -185,7 +185,8 @@ Result<int> worker(const CommandLine& line, const WorkerOptions& options) {
   SGA_ASSIGN(auto session, actors::RemoteSession::create(token.identity, self, {}, 2));
   const std::vector<std::string> addresses =
       options.join.empty() ? token.addresses : std::vector<std::string>{options.join};
-  SGA_TRY(session->join(addresses, kJoinMs).status());
+  SGA_ASSIGN(const actors::Peer coordinator, session->join(addresses, kJoinMs));
+  if (options.bind.empty()) options.bind = local_address_towards(coordinator.address);
   return serve(*session, options, line);
 }
 

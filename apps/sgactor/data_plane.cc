@@ -7,6 +7,9 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -116,6 +119,30 @@ class Plane final : public DataPlane {
 };
 
 }  // namespace
+
+std::string local_address_towards(const std::string& host_port) {
+  const auto place = actors::parse_host_port(host_port);
+  if (!place.ok()) return {};
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(place->port);
+  if (::getaddrinfo(place->host.c_str(), port.c_str(), &hints, &found) != 0) return {};
+  std::array<char, NI_MAXHOST> text{};
+  // Connecting a datagram socket sends nothing; it asks the kernel for the route.
+  const int fd = ::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_storage own = {};
+  socklen_t size = sizeof(own);
+  auto* const own_address = reinterpret_cast<sockaddr*>(&own);
+  const bool known =
+      fd >= 0 && ::connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+      ::getsockname(fd, own_address, &size) == 0 &&
+      ::getnameinfo(own_address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
+  if (fd >= 0) ::close(fd);
+  ::freeaddrinfo(found);
+  const std::string address = known ? text.data() : "";
+  return address.starts_with("127.") || address == "::1" ? "" : address;
+}
 
 Result<std::unique_ptr<DataPlane>> DataPlane::create(actors::wire::PeerId self,
                                                      const std::string& secret,

@@ -31,4 +31,7 @@ class DataPlane {
   virtual void abort(const Status& why) = 0;
 };
 
+/// This host's numeric address on the way to "host:port"; empty if that is loopback, or unknown.
+std::string local_address_towards(const std::string& host_port);
+
 }  // namespace sgactor::apps
