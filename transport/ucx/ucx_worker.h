@@ -25,9 +25,11 @@ struct UcxOptions {
 /// of a message, so that an abort leaves nothing behind that could still be written (a posted tag
 /// receive of UCX, once matched, can neither be cancelled nor ends when its peer dies).
 ///
-/// A UCX worker over TCP listens on a port of its own. What speaks UCX's protocol there reaches
-/// UCX's parser before our handshake; use it on networks that strangers cannot reach, and hand its
-/// address out over the authenticated control plane only. Progress thread only, but for address().
+/// Over TCP a UCX worker listens on a port of its own, and what comes there reaches UCX's parser
+/// before our handshake. UCX 1.13.1 is not safe from it: random bytes behind a word of its protocol
+/// made libucp read a wild pointer within a hundred connections, and the process died. So UCX over
+/// TCP is off unless asked for, and only for a network that strangers cannot reach; addresses go
+/// over the authenticated control plane only. Progress thread only, but for address().
 class UcxWorker final : private Poller {
  public:
   /// A link that a peer has opened and that nobody has asked for here.
