@@ -134,7 +134,8 @@ struct LaneToken {
 };
 /// producer (subgraph or feeder) -> consumer (subgraph): `input` of the execution
 /// (handle.step, micro_batch) lies there. Sent when the producer is on its stream, not when it is
-/// complete.
+/// complete; if one of the two runs on a channel, when it is complete. Without a buffer it opens a
+/// gate (Gate): worker or subgraph -> subgraph of another lane.
 struct HandleReady {
   int32_t input = 0;
   int32_t micro_batch = 0;  ///< of the consumer's execution

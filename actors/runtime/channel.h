@@ -42,9 +42,10 @@ struct ChannelSpec {
   transport::Collectives* collectives = nullptr;
 };
 
-/// A channel over the process's collectives. Borrows all that the spec names. Errors: kInvalidPlan
-/// (a group without the rank, sizes that do not fit); kUnsupported: memory the host does not see, a
-/// type that cannot be reduced; kInvalidArgument: no collectives.
+/// A channel over the process's collectives. Borrows all that the spec names. What lies in memory
+/// that the host does not see goes through host memory, on a thread of the channel. Errors:
+/// kInvalidPlan (a group without the rank, sizes that do not fit); kUnsupported: a type that cannot
+/// be reduced; kInvalidArgument: no collectives.
 Result<std::unique_ptr<Channel>> create_channel(const ChannelSpec& spec);
 
 }  // namespace sgactor::actors

@@ -173,8 +173,10 @@ void run_enabled(Self self, const Probe::Span& span) {
 void on_handle(Self self, const HandleReady& msg) {
   SubgraphState& s = self->state;
   const auto span = s.probe.handle(self, "handle_ready", msg.handle.step, msg.micro_batch);
-  span.received(arrow_id(Arrow::kHandle, s.rank, s.host->id, msg.handle.step, s.launch, msg.input,
-                         msg.micro_batch));
+  if (msg.handle.buffer != graph::kNoBuffer) {  // else it opens a gate
+    span.received(arrow_id(Arrow::kHandle, s.rank, s.host->id, msg.handle.step, s.launch, msg.input,
+                           msg.micro_batch));
+  }
   const auto taken = s.core.on_input(msg.input, msg.handle.step, msg.micro_batch);
   if (!taken.ok()) return fail(self, taken.status(), msg.handle.step);
   if (taken->arrival == SubgraphCore::Arrival::kRepeated ||
