@@ -2,13 +2,14 @@
 #include "kernels/backend/backend.h"
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 
 namespace sgactor::testing_support {
 
 /// A backend whose device breaks: launch number `fail_at` (the first is 1) completes with
 /// kDeviceFault, and so does everything later on that stream.
-class FaultyBackend final : public kernels::Backend {
+class FaultyBackend : public kernels::Backend {
  public:
   FaultyBackend(kernels::Backend& inner, int64_t fail_at) : inner_(inner), fail_at_(fail_at) {}
 
@@ -41,6 +42,13 @@ class FaultyBackend final : public kernels::Backend {
  private:
   kernels::Backend& inner_;
   int64_t fail_at_;
+};
+
+/// A backend whose memory the host says it does not see, as a GPU's.
+class HiddenBackend final : public FaultyBackend {
+ public:
+  explicit HiddenBackend(kernels::Backend& inner) : FaultyBackend(inner, INT64_MAX) {}
+  [[nodiscard]] bool host_visible() const override { return false; }
 };
 
 }  // namespace sgactor::testing_support

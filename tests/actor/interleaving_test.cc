@@ -34,11 +34,14 @@ class SimConfig : public caf::actor_system_config {
 /// Runs an assembly to its end on this thread.
 class Simulation {
  public:
-  Simulation(RunAssembly& assembly, uint64_t seed, bool repeat_messages)
+  /// `transport` may be null: nothing communicates.
+  Simulation(RunAssembly& assembly, uint64_t seed, bool repeat_messages,
+             transport::ManualProgress* transport)
       : system_(config_),
         scheduler_(dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler())),
         random_(seed),
-        repeat_messages_(repeat_messages) {
+        repeat_messages_(repeat_messages),
+        transport_(transport) {
     assembly.host()->on_finished = [this](const RunOutcome& o) { outcome = o; };
     const CoordinatorActor coordinator = spawn_coordinator(system_, assembly.host());
     while (step()) ++num_events;
@@ -47,6 +50,9 @@ class Simulation {
       caf::anon_send_exit(coordinator, caf::exit_reason::kill);
       scheduler_.run();
     }
+    assembly.abort(make_status(Code::kCancelled, "the simulation has ended"));
+    if (transport_ != nullptr) transport_->run_until_idle();
+    scheduler_.run();
     assembly.close();
   }
 
@@ -62,9 +68,13 @@ class Simulation {
     return random_ % n;
   }
 
-  /// One message of one ready actor.
+  /// One message of one ready actor, or one task of the transport.
   bool step() {
     auto& jobs = scheduler_.jobs;
+    if (transport_ != nullptr && (jobs.empty() || draw(2) == 0) && transport_->run_one()) {
+      event_hash = mix64(event_hash, 2);
+      return true;
+    }
     if (jobs.empty()) return false;
     std::swap(jobs[0], jobs[draw(jobs.size())]);
     auto* actor = dynamic_cast<caf::scheduled_actor*>(jobs[0]);
@@ -96,6 +106,7 @@ class Simulation {
   caf::scheduler::test_coordinator& scheduler_;
   uint64_t random_;
   bool repeat_messages_;
+  transport::ManualProgress* transport_;
 };
 
 struct RunResult {
@@ -114,12 +125,16 @@ class InterleavingTest : public testing::Test {
     TrainingRig::Options options;
     options.num_micro_batches = 3;
     options.validation = true;
-    auto rig = TrainingRig::create(options);
-    ASSERT_TRUE(rig.ok()) << rig.status().to_string();
-    rig_ = std::move(*rig);
+    create_rig(options);
     spec_.last_step = 4;
     spec_.validation_interval = 2;
     spec_.validation_batches = 2;
+  }
+
+  void create_rig(const TrainingRig::Options& options) {
+    auto rig = TrainingRig::create(options);
+    ASSERT_TRUE(rig.ok()) << rig.status().to_string();
+    rig_ = std::move(*rig);
   }
 
   Result<RunResult> run(uint64_t seed, bool repeat_messages = false) {
@@ -130,7 +145,7 @@ class InterleavingTest : public testing::Test {
     if (backend_ != nullptr) inputs.backend = backend_;
     SGA_ASSIGN(const auto assembly,
                RunAssembly::create(spec_, inputs, services, create_memory_journal()));
-    Simulation simulation(*assembly, seed, repeat_messages);
+    Simulation simulation(*assembly, seed, repeat_messages, rig_->progress.get());
     if (simulation.stood_still) return internal_error("the run came to a standstill");
     RunResult result;
     result.outcome = *simulation.outcome;
@@ -139,9 +154,11 @@ class InterleavingTest : public testing::Test {
     result.num_repeated = simulation.num_repeated;
     result.steps = observer.steps;
     result.validations = observer.validations;
-    for (const TensorPlace& t : assembly->ranks()[0].training.context->state) {
-      result.state_hash =
-          mix64(result.state_hash, hash64(std::span(t.address, static_cast<size_t>(t.bytes))));
+    for (const RankSetup& rank : assembly->ranks()) {
+      for (const TensorPlace& t : rank.training.context->state) {
+        result.state_hash =
+            mix64(result.state_hash, hash64(std::span(t.address, static_cast<size_t>(t.bytes))));
+      }
     }
     return result;
   }
@@ -168,6 +185,41 @@ TEST_F(InterleavingTest, EveryInterleavingGivesTheSameState) {
   }
   EXPECT_EQ(states.size(), 1U);
   EXPECT_EQ(orders.size(), 20U);  // the orders did differ
+}
+
+struct Layout {
+  graph::MeshShape mesh;
+  int32_t zero_stage;
+  int32_t num_micro_batches;
+};
+
+/// Several ranks and lanes in one process: whatever comes first, also on the wire.
+TEST_F(InterleavingTest, EveryInterleavingOfAMeshGivesTheSameState) {
+  for (const Layout& l : {Layout{{1, 2, 1}, 0, 2}, Layout{{1, 2, 1}, 3, 2}, Layout{{2, 1, 1}, 0, 3},
+                          Layout{{2, 2, 1}, 1, 2}}) {
+    std::set<uint64_t> states, orders;
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      TrainingRig::Options options;
+      options.mesh = l.mesh;
+      options.zero_stage = l.zero_stage;
+      options.num_micro_batches = l.num_micro_batches;
+      options.manual_progress = true;
+      create_rig(options);
+      const auto result = run(seed);
+      ASSERT_TRUE(result.ok()) << result.status().to_string();
+      ASSERT_TRUE(result->outcome.status.ok()) << result->outcome.status.to_string();
+      EXPECT_EQ(result->outcome.last_step, spec_.last_step);
+      for (size_t r = 0; r < rig_->plan.ranks.size(); ++r) {
+        const auto program = static_cast<size_t>(rig_->plan.ranks[r].program);
+        EXPECT_EQ(result->outcome.pools[r].high_water_bytes,
+                  rig_->plan.programs[program].arena_bytes);
+      }
+      states.insert(result->state_hash);
+      orders.insert(result->event_hash);
+    }
+    EXPECT_EQ(states.size(), 1U);
+    EXPECT_EQ(orders.size(), 6U);
+  }
 }
 
 TEST_F(InterleavingTest, ASeedReplaysExactly) {

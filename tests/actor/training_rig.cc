@@ -5,7 +5,9 @@
 #include "kernels/symbolic/symbolic_backend.h"
 #include "transport/storage/initial_state.h"
 
+#include <atomic>
 #include <bit>
+#include <set>
 
 namespace sgactor::testing_support {
 namespace {
@@ -60,6 +62,11 @@ Result<std::unique_ptr<TrainingRig>> TrainingRig::create(const Options& options)
   compile.optimizer.warmup_steps = 2;
   compile.optimizer.decay_steps = 20;
   compile.storage = storage_of(options.backend);
+  compile.optimizer.norm_chunk = 64;  // shards of a few elements
+  compile.mesh = options.mesh;
+  compile.zero_stage = options.zero_stage;
+  compile.pipeline = options.pipeline;
+  compile.chunks_per_stage = options.chunks_per_stage;
   SGA_ASSIGN(graph::Compiled training, graph::compile_training(model, compile));
   rig->plan = std::move(training.plan);
   transport::DataSpec data;
@@ -70,19 +77,62 @@ Result<std::unique_ptr<TrainingRig>> TrainingRig::create(const Options& options)
   data.validation_fraction = options.validation ? 0.2 : 0;
   SGA_ASSIGN(rig->data, transport::open_datasets(data));
   rig->sampler = std::make_unique<transport::Sampler>(
-      rig->data.train, kSeed, options.seq_len, options.micro_batch_size * options.num_micro_batches,
-      true);
+      rig->data.train, kSeed, options.seq_len,
+      options.micro_batch_size * options.num_micro_batches * options.mesh.dp, true);
   if (options.validation) {
     graph::ForwardOptions forward;
     forward.batch = options.micro_batch_size;
     forward.seq_len = options.seq_len;
-    SGA_ASSIGN(graph::Compiled validation, graph::compile_forward(model, forward, compile));
+    graph::CompileOptions alone = compile;
+    alone.mesh = {};
+    alone.zero_stage = 0;
+    SGA_ASSIGN(graph::Compiled validation, graph::compile_forward(model, forward, alone));
     rig->validation_plan = std::move(validation.plan);
     rig->validation_sampler = std::make_unique<transport::Sampler>(
         rig->data.validation, kSeed, options.seq_len, options.micro_batch_size, false);
   }
   rig->state = initial_state(model);
+  if (rig->plan.ranks.size() > 1) SGA_TRY(rig->connect());
   return rig;
+}
+
+Status TrainingRig::connect() {
+  const auto network = std::make_shared<transport::InprocNetwork>();
+  if (options.manual_progress) progress = std::make_shared<transport::ManualProgress>();
+  transport::RouteTable routes;
+  routes.generation = 1;
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    routes.peer_of_rank[static_cast<int32_t>(r)] =
+        static_cast<transport::PeerId>(r) % static_cast<transport::PeerId>(options.num_processes);
+  }
+  for (int32_t p = 0; p < options.num_processes; ++p) {
+    SGA_ASSIGN(auto fabric, transport::InprocFabric::create(
+                                network, static_cast<transport::PeerId>(p), {}, progress));
+    fabrics.push_back(std::move(fabric));
+  }
+  std::atomic<int> num_answers{0};
+  std::atomic<bool> failed{false};
+  int num_asked = 0;
+  for (const auto& from : fabrics) {
+    for (const auto& to : fabrics) {
+      if (from == to) continue;
+      ++num_asked;
+      from->connect(to->self(), to->address(), [&](const Status& status) {
+        if (!status.ok()) failed = true;
+        ++num_answers;
+        num_answers.notify_all();
+      });
+    }
+  }
+  if (progress) progress->run_until_idle();
+  for (int n = num_answers; n < num_asked; n = num_answers) num_answers.wait(n);
+  if (failed) return internal_error("fabrics of one process did not connect");
+  for (const auto& fabric : fabrics) {
+    collectives.push_back(std::make_unique<transport::Collectives>(*fabric));
+    collectives.back()->set_routes(routes);
+  }
+  if (progress) progress->run_until_idle();
+  return {};
 }
 
 actors::TrainingInputs TrainingRig::inputs(actors::TrainingObserver* observer) const {
@@ -94,10 +144,12 @@ actors::TrainingInputs TrainingRig::inputs(actors::TrainingObserver* observer) c
   in.validation_sampler = validation_sampler.get();
   in.initial_state = state.get();
   in.observer = observer;
+  in.collectives = collectives.empty() ? nullptr : collectives[0].get();
   return in;
 }
 
 Result<TrainingRig::Expected> TrainingRig::run_without_actors(int64_t last_step) const {
+  if (plan.ranks.size() > 1) return run_mesh_without_actors(last_step);
   Expected out;
   SGA_ASSIGN(out.executor, PlanExecutor::create(plan, *backend));
   SGA_TRY(out.executor->load_state(*state));
@@ -121,11 +173,39 @@ Result<TrainingRig::Expected> TrainingRig::run_without_actors(int64_t last_step)
   return out;
 }
 
+Result<TrainingRig::Expected> TrainingRig::run_mesh_without_actors(int64_t last_step) const {
+  Expected out;
+  SGA_ASSIGN(out.mesh, MeshExecutor::create(plan, *backend));
+  SGA_TRY(out.mesh->load_state(*state));
+  const auto num_dp = static_cast<size_t>(options.mesh.dp);
+  const auto m = static_cast<size_t>(options.num_micro_batches);
+  const auto n = static_cast<size_t>(options.micro_batch_size * options.seq_len);
+  std::vector<std::vector<int32_t>> tokens(num_dp * m, std::vector<int32_t>(n)), targets = tokens;
+  for (int64_t step = 1; step <= last_step; ++step) {
+    std::vector<std::vector<PlanExecutor::MicroBatch>> batches(num_dp);
+    for (size_t i = 0; i < num_dp * m; ++i) {
+      sampler->fill(step, static_cast<int64_t>(i) * options.micro_batch_size, tokens[i],
+                    targets[i]);
+      batches[i / m].push_back({tokens[i], targets[i]});
+    }
+    SGA_TRY(
+        out.mesh->run_step(step, 1.0 / static_cast<double>(sampler->valid_tokens(step)), batches));
+    SGA_ASSIGN(const float loss, out.mesh->loss());
+    SGA_ASSIGN(const float norm, out.mesh->metric("grad_norm"));
+    out.losses.push_back(loss);
+    out.grad_norms.push_back(norm);
+  }
+  return out;
+}
+
 std::vector<graph::Buffer> TrainingRig::state_buffers() const {
   std::vector<graph::Buffer> out;
-  for (const graph::Buffer& b : plan.programs[0].buffers) {
-    if (b.kind == graph::BufferKind::kParameter || b.kind == graph::BufferKind::kMoment) {
-      out.push_back(b);
+  std::set<std::string> names;
+  for (const graph::RankProgram& program : plan.programs) {
+    for (const graph::Buffer& b : program.buffers) {
+      const bool is_state =
+          b.kind == graph::BufferKind::kParameter || b.kind == graph::BufferKind::kMoment;
+      if (is_state && names.insert(b.name).second) out.push_back(b);
     }
   }
   return out;

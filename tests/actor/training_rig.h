@@ -2,7 +2,11 @@
 #include "actors/runtime/training.h"
 #include "graph/compiler/pipeline.h"
 #include "kernels/backend/backend.h"
+#include "tests/support/mesh_executor.h"
 #include "tests/support/plan_executor.h"
+#include "transport/collectives/collectives.h"
+#include "transport/core/manual_progress.h"
+#include "transport/inproc/inproc_fabric.h"
 #include "transport/storage/dataset.h"
 
 #include <atomic>
@@ -23,16 +27,23 @@ class TrainingRig {
     int64_t seq_len = 8;
     bool validation = false;
     int32_t num_threads = 1;  ///< of the cpu backend
+    graph::MeshShape mesh;
+    int32_t zero_stage = 0;
+    graph::PipelineSchedule pipeline = graph::PipelineSchedule::k1F1B;
+    int32_t chunks_per_stage = 1;
+    int32_t num_processes = 1;  ///< each with a fabric of its own: rank r is on r % num_processes
+    bool manual_progress = false;  ///< of all fabrics: the test drives `progress`
   };
   static Result<std::unique_ptr<TrainingRig>> create(const Options& options);
 
-  /// Inputs of a run; `observer` may be null.
+  /// Inputs of a run, on the first process; `observer` may be null.
   [[nodiscard]] actors::TrainingInputs inputs(actors::TrainingObserver* observer) const;
   /// The same steps without actors: executed up to and including `last_step` from the start.
   struct Expected {
     std::vector<float> losses;  ///< one a step
     std::vector<float> grad_norms;
-    std::unique_ptr<PlanExecutor> executor;  ///< for its state
+    std::unique_ptr<PlanExecutor> executor;  ///< for its state; null if there are several ranks
+    std::unique_ptr<MeshExecutor> mesh;      ///< else
   };
   Result<Expected> run_without_actors(int64_t last_step) const;
   /// Names of parameters and moments.
@@ -46,6 +57,13 @@ class TrainingRig {
   std::unique_ptr<transport::Sampler> sampler;
   std::unique_ptr<transport::Sampler> validation_sampler;
   std::shared_ptr<const transport::StateSource> state;
+  std::shared_ptr<transport::ManualProgress> progress;  ///< null: fabrics have threads
+  std::vector<std::unique_ptr<transport::Fabric>> fabrics;
+  std::vector<std::unique_ptr<transport::Collectives>> collectives;  ///< one a process
+
+ private:
+  Status connect();
+  Result<Expected> run_mesh_without_actors(int64_t last_step) const;
 };
 
 /// Keeps what it is told.
