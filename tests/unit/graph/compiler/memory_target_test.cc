@@ -52,5 +52,29 @@ INSTANTIATE_TEST_SUITE_P(Llama1b, MemoryTarget,
                                          Target{8, RecomputeMode::kFull}),
                          [](const auto& info) { return std::string(to_string(info.param.mode)); });
 
+TEST(RecomputeOnMeshes, ShrinksEveryMesh) {
+  struct Case {
+    MeshShape mesh;
+    int32_t zero_stage;
+  };
+  for (const Case& c : {Case{{1, 2, 1}, 0}, Case{{1, 2, 1}, 1}, Case{{1, 2, 1}, 3},
+                        Case{{1, 1, 2}, 0}, Case{{2, 1, 1}, 0}, Case{{2, 2, 2}, 3}}) {
+    CompileOptions options;
+    options.num_micro_batches = 2;
+    options.seq_len = 64;
+    options.mesh = c.mesh;
+    options.zero_stage = c.zero_stage;
+    const std::string what =
+        fmt::format("pp {} dp {} tp {} ZeRO {}", c.mesh.pp, c.mesh.dp, c.mesh.tp, c.zero_stage);
+    const auto kept = compile_training(llama_preset("llama-tiny").value(), options);
+    ASSERT_TRUE(kept.ok()) << what << ": " << kept.status().to_string();
+    options.recompute.mode = RecomputeMode::kFull;
+    const auto again = compile_training(llama_preset("llama-tiny").value(), options);
+    ASSERT_TRUE(again.ok()) << what << ": " << again.status().to_string();
+    EXPECT_LT(again->plan.memory.activation_peak_bytes, kept->plan.memory.activation_peak_bytes)
+        << what;
+  }
+}
+
 }  // namespace
 }  // namespace sgactor::graph
