@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -56,6 +57,10 @@ void ProgramTest::SetUp() {
   dir_ = fs::path(testing::TempDir()) /
          (std::string("sga_cli_") + info->test_suite_name() + "_" + info->name());
   fs::remove_all(dir_);
+  // The program's compiled plans: beside the directory, and gone with it.
+  cache_ = fs::path(dir_.string() + "_cache");
+  fs::remove_all(cache_);
+  setenv("XDG_CACHE_HOME", cache_.c_str(), 1);
   fs::create_directories(dir_ / "tiny");
   write("tiny/config.json", kConfig);
   write("job.toml", kJob);
@@ -64,7 +69,10 @@ void ProgramTest::SetUp() {
   write("text.txt", text);
 }
 
-void ProgramTest::TearDown() { fs::remove_all(dir_); }
+void ProgramTest::TearDown() {
+  fs::remove_all(dir_);
+  fs::remove_all(cache_);
+}
 
 std::string ProgramTest::read(const std::string& name) const { return slurp(dir_ / name); }
 

@@ -46,6 +46,7 @@ class ProgramTest : public testing::Test {
   [[nodiscard]] std::vector<std::string> loss_bits(const std::string& run_dir) const;
 
   std::filesystem::path dir_;
+  std::filesystem::path cache_;  ///< $XDG_CACHE_HOME of the program, empty at first
 };
 
 }  // namespace sgactor::tests
