@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <future>
 
 namespace sgactor::apps {
@@ -104,7 +105,7 @@ Status Cluster::start_node(const std::vector<std::string>& before, int64_t worke
 }
 
 Status Cluster::start_local_nodes(const RunDirectory& run) {
-  token_ = run.path + "/control/token";
+  token_ = std::filesystem::absolute(run.path).string() + "/control/token";
   SGA_TRY(actors::write_token(token_, {addresses_, member_}));
   const std::string program = program_file();
   if (setup_.options.hosts.empty()) return start_node({program}, workers_per_node_, 0);
@@ -250,6 +251,7 @@ Status Cluster::step(int64_t timeout_ms) {
 wire::Routes Cluster::routes() const {
   wire::Routes out;
   for (const auto& [index, worker] : workers_) {
+    if (worker.ranks.empty()) continue;  // a spare: a later generation may route to it
     out.routes.push_back({worker.peer, worker.address, worker.ranks});
   }
   return out;
@@ -312,10 +314,7 @@ Result<actors::TrainingSummary> Cluster::run(const Work& work, const std::atomic
              actors::create_coordinator_host(work.spec, inputs, services, journal, shared));
   const wire::Routes routes = this->routes();
   for (const auto& [index, worker] : workers_) {
-    if (worker.ranks.empty()) {
-      session_->send(worker.peer, routes);
-      continue;
-    }
+    if (worker.ranks.empty()) continue;
     host->workers.push_back(
         [gateway = session_->gateway(), worker = worker, routes](
             caf::local_actor* parent, const actors::CoordinatorActor& coordinator) {

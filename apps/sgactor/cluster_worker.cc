@@ -91,8 +91,8 @@ class Work {
     return {worker, plane_->address(), backend_->info().fingerprint};
   }
   Status run(const wire::Routes& routes, actors::RemoteSession& session) {
-    SGA_TRY(plane_->connect(routes));
     if (ranks_.empty()) return {};
+    SGA_TRY(plane_->connect(routes));
     proxy_ = actors::spawn_coordinator_proxy(
         session.system(), session.gateway(),
         [host = assembly_->host()](caf::local_actor* parent,
