@@ -78,12 +78,16 @@ class Node {
   void start_workers(const wire::StartWorkers& order, wire::PeerId self) {
     for (size_t i = 0; i < order.devices.size(); ++i) {
       const int32_t index = order.first_index + static_cast<int32_t>(i);
-      const auto pid =
-          children_.start({program_file(), "worker", "--join=" + coordinator_,
-                           "--token=" + options_.token, "--devices=" + order.devices[i],
-                           "--bind=" + options_.bind, fmt::format("--node={}", self),
-                           fmt::format("--index={}", index), "--log-level=" + options_.log_level},
-                          index);
+      std::vector<std::string> words = {program_file(),
+                                        "worker",
+                                        "--join=" + coordinator_,
+                                        "--token=" + options_.token,
+                                        "--devices=" + order.devices[i],
+                                        fmt::format("--node={}", self),
+                                        fmt::format("--index={}", index),
+                                        "--log-level=" + options_.log_level};
+      if (!options_.bind.empty()) words.push_back("--bind=" + options_.bind);
+      const auto pid = children_.start(words, index);
       if (pid.ok()) continue;
       session_.send(wire::kCoordinatorPeer, wire::WorkerExited{index, 0, pid.status().message()});
     }
