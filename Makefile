@@ -7,7 +7,7 @@ DEMO_RUN ?= runs/demo
 FUZZERS := parse_graph_fuzz deserialize_graph_fuzz safetensors_header_fuzz checkpoint_manifest_fuzz \
 	megatron_index_fuzz tokenizer_json_fuzz
 
-.PHONY: help deps configure build demo test bench lint fuzz soak clean
+.PHONY: help deps configure build demo test bench bench-meshes lint fuzz soak clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ bench: build  ## actors, kernels, and llama-15m beside PyTorch on this CPU
 	@$(SGACTOR) bench actors
 	@$(SGACTOR) bench step apps/examples/llama-15m.toml
 	@python3 tests/bench/step/side_by_side.py --sgactor $(SGACTOR)
+
+bench-meshes: build  ## llama-tiny for 50 steps on every mesh of workers: same bits, tokens/s
+	@python3 tests/bench/meshes/bench_meshes.py $(SGACTOR)
 
 lint:  ## check format, layers, lengths and text
 	@tests/lint/check_all.sh

@@ -110,14 +110,14 @@ int64_t num_logical_ranks(const JobSpec& job) {
 
 Status check_mesh_fits(const JobSpec& job, int64_t workers) {
   const int64_t ranks = num_logical_ranks(job);
-  if (workers >= 1 && ranks % workers == 0) return {};
+  if (workers >= 1 && workers <= ranks) return {};
   const JobSpec::Parallelism& p = job.parallelism;
   return invalid_argument(fmt::format(
-      "--workers {}: cannot host the {} logical rank{} of the mesh evenly "
+      "--workers {}: the mesh has {} logical rank{}, a worker hosts at least one "
       "({} data-parallel by parallelism.data_parallel_degree and "
       "parallelism.logical_data_parallel, "
       "parallelism.tensor_parallel_degree {}, parallelism.pipeline_parallel_degree {}); "
-      "expected a divisor of {}",
+      "expected 1 to {}",
       workers, ranks, ranks == 1 ? "" : "s", job.logical_ranks(), p.tensor_parallel_degree,
       p.pipeline_parallel_degree, ranks));
 }

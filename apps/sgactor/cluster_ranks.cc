@@ -25,9 +25,11 @@ std::vector<std::vector<int32_t>> deal_ranks(const graph::Plan& plan, int32_t wo
     return std::tuple(p.dp, p.pp, p.tp);
   };
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
-  const size_t each = order.size() / static_cast<size_t>(workers);
-  std::vector<std::vector<int32_t>> out(static_cast<size_t>(workers));
-  for (size_t i = 0; i < order.size(); ++i) out[i / each].push_back(order[i]);
+  const auto num_workers = static_cast<size_t>(workers);
+  std::vector<std::vector<int32_t>> out(num_workers);
+  for (size_t i = 0; i < order.size(); ++i) {
+    out[i * num_workers / order.size()].push_back(order[i]);
+  }
   for (auto& ranks : out) std::sort(ranks.begin(), ranks.end());
   return out;
 }

@@ -8,8 +8,8 @@
 namespace sgactor::apps {
 
 /// Logical ranks of each worker, ascending. Ranks that differ along tp or pp share a worker before
-/// ranks that differ along dp do, since they exchange more. Pre: workers >= 1 divides the number of
-/// ranks.
+/// ranks that differ along dp do, since they exchange more. No two workers differ by more than one
+/// rank. Pre: 1 <= workers <= number of ranks.
 std::vector<std::vector<int32_t>> deal_ranks(const graph::Plan& plan, int32_t workers);
 
 /// Identity of this program: its version and a hash of its file. Processes of a job have the same.

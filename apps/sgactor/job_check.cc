@@ -53,9 +53,9 @@ Status check_combinations(const JobSpec& job) {
     return bad("training.memory_budget",
                "expected bytes such as \"24 GiB\" or \"1500 MB\", got \"" + budget + "\"");
   }
-  if (ranks % job.parallelism.data_parallel_degree != 0) {
+  if (ranks < job.parallelism.data_parallel_degree) {
     return bad("parallelism.logical_data_parallel",
-               fmt::format("expected a multiple of parallelism.data_parallel_degree {}, got {}",
+               fmt::format("expected at least parallelism.data_parallel_degree {}, got {}",
                            job.parallelism.data_parallel_degree, ranks));
   }
   if (job.optimizer.min_lr > job.optimizer.lr) {
