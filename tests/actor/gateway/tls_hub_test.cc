@@ -266,7 +266,7 @@ class ImpatientHubTest : public TlsHubTest {
     HubLimits out;
     out.admit_timeout_ms = 200;
     out.heartbeat_ms = 100;
-    out.silence_ms = 400;
+    out.silence_ms = 1500;
     return out;
   }
 };
@@ -296,8 +296,8 @@ TEST_F(ImpatientHubTest, HeartbeatsKeepAnIdleLink) {
   const LinkId link = *hub->connect("127.0.0.1", port_, 10000);
   hub->send(link, "a");
   ASSERT_TRUE(server_log_.wait([&] { return server_log_.frames.size() == 1; }));
-  // Three times the silence that would end the link.
-  EXPECT_FALSE(server_log_.changed_within(1200));
+  // Longer than the silence that would end the link.
+  EXPECT_FALSE(server_log_.changed_within(2500));
   hub->send(link, "b");
   EXPECT_TRUE(server_log_.wait([&] { return server_log_.frames.size() == 2; }));
 }

@@ -57,6 +57,17 @@ TEST_F(ClusterRun, InterruptFinishesTheStepAndLeavesACheckpoint) {
   }
 }
 
+TEST_F(ClusterRun, ANodeThatIsAskedToStopStopsTheRunInOrder) {
+  const int pid = start(train("run", {"--workers", "2", "--training.steps=100000"}));
+  ASSERT_TRUE(wait_for([&] { return num_steps("run") >= 3; })) << read(".err");
+  const std::vector<int> nodes = processes(std::string("node\0", 5));
+  ASSERT_EQ(nodes.size(), 1U);
+  kill(nodes[0], SIGTERM);
+  const ProgramResult result = wait(pid);
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_NE(result.err.find("was asked to stop"), std::string::npos) << result.err;
+}
+
 TEST_F(ClusterRun, AKilledWorkerEndsTheRunWithItsNameWithinTwoSeconds) {
   const int pid = start(train("run", {"--workers", "2", "--training.steps=100000"}));
   ASSERT_TRUE(wait_for([&] { return num_steps("run") >= 3; })) << read(".err");
