@@ -15,6 +15,10 @@ pack=$(cd "${1:?}" && pwd)
 mkdir -p "${2:?}"
 out=$(cd "$2" && pwd)
 shift 2
+if [ -f "$pack/pack.tar.gz" ]; then
+  mkdir -p "$pack/files" && tar -C "$pack/files" -xzf "$pack/pack.tar.gz"
+  pack=$pack/files
+fi
 # For our programs only: Python and the tools keep their own libraries.
 ours=(env "LD_LIBRARY_PATH=$pack/lib:${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64" OPENBLAS_NUM_THREADS=1)
 cd "$pack"

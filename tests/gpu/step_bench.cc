@@ -134,7 +134,7 @@ Result<int> bench(std::vector<std::string> args) {
   actors::TrainingInputs inputs;
   inputs.plan = &plan;
   inputs.backend = backend.get();
-  inputs.sampler = setup.sampler.get();
+  inputs.sampler = setup.data.sampler.get();
   inputs.initial_state = &state;
   inputs.observer = &steps;
   SGA_ASSIGN(const auto summary, actors::run_training(spec, inputs));
