@@ -213,7 +213,7 @@ Result<std::shared_ptr<ProgramContext>> create_context(const ContextSpec& spec) 
 }
 
 Status create_lanes(const std::vector<ProgramContext*>& contexts,
-                    transport::Collectives* collectives) {
+                    transport::Collectives* collectives, Behaviours* behaviours) {
   auto set = std::make_shared<LaneSet>();
   size_t num_lanes = 0;
   int64_t scratch_bytes = 0;
@@ -232,8 +232,11 @@ Status create_lanes(const std::vector<ProgramContext*>& contexts,
     const ProgramContext& first = *contexts.front();
     if (i < first.program->lanes.size() &&
         first.program->lanes[i].kind == graph::LaneKind::kCommunication) {
-      SGA_ASSIGN(lane.channel, create_channel({first.plan, first.rank, static_cast<int32_t>(i),
-                                               first.backend, collectives}));
+      const ChannelSpec spec{first.plan, first.rank, static_cast<int32_t>(i), first.backend,
+                             collectives};
+      SGA_ASSIGN(lane.channel, create_channel(spec));
+      if (behaviours == nullptr) continue;
+      SGA_ASSIGN(lane.channel, behaviours->stand_in(spec, std::move(lane.channel)));
       continue;
     }
     if (scratch_bytes > 0) {

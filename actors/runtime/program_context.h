@@ -1,5 +1,6 @@
 #pragma once
 #include "actors/core/schedule.h"
+#include "actors/runtime/behaviours.h"
 #include "actors/runtime/channel.h"
 #include "graph/plan/plan.h"
 #include "kernels/backend/backend.h"
@@ -109,9 +110,10 @@ struct ContextSpec {
 /// kInvalidPlan, kUnsupported (an op the backend lacks), kOutOfMemory.
 Result<std::shared_ptr<ProgramContext>> create_context(const ContextSpec& spec);
 /// Streams with scratch for all of `contexts`, given to each of them; channels for those of the
-/// first. Errors: as create_channel has them.
+/// first, which `behaviours` (null: none) may replace. Errors: as create_channel and behaviours
+/// have them.
 Status create_lanes(const std::vector<ProgramContext*>& contexts,
-                    transport::Collectives* collectives);
+                    transport::Collectives* collectives, Behaviours* behaviours = nullptr);
 /// Fills parameters and moments, cut from the whole tensors where the rank holds a part. Blocks.
 Status load_state(const ProgramContext& context, const transport::StateSource& source);
 

@@ -168,7 +168,7 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
     out.validation.source =
         create_validation_source(*inputs.validation_sampler, spec.validation_batches);
   }
-  SGA_TRY(create_lanes(contexts, inputs.collectives));
+  SGA_TRY(create_lanes(contexts, inputs.collectives, spec.behaviours.get()));
   if (!spec.checkpoint_root.empty()) {
     SGA_ASSIGN(out.snapshots, SnapshotStaging::create(*out.training.context));
   }
@@ -180,6 +180,9 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
       create_training_source(*inputs.sampler, inputs.plan->ranks[static_cast<size_t>(rank)].dp,
                              c.schedule.num_micro_batches, rows);
   SGA_TRY(load_state(c, *inputs.initial_state));
+  if (spec.behaviours) {
+    SGA_ASSIGN(out.step_hook, spec.behaviours->step_hook(c, inputs.collectives));
+  }
   return out;
 }
 

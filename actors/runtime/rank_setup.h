@@ -43,6 +43,7 @@ struct RankSetup {
   ProgramSetup training;
   ProgramSetup validation;                     ///< context is null: no validation
   std::shared_ptr<SnapshotStaging> snapshots;  ///< null: no checkpoints
+  std::shared_ptr<StepHook> step_hook;         ///< of a strategy; null: none
 };
 
 /// Checks what coordinator and workers rely on: step numbers, thread count, and the plans that

@@ -1,4 +1,5 @@
 #pragma once
+#include "actors/runtime/behaviours.h"
 #include "graph/base/status.h"
 #include "graph/plan/plan.h"
 #include "kernels/backend/backend.h"
@@ -57,6 +58,7 @@ struct TrainingSpec {
   std::string trace_file;  ///< Chrome trace (gzip) of the first `trace_steps` steps; empty: none
   int64_t trace_steps = 0;
   int32_t scheduler_threads = 2;  ///< of CAF
+  std::shared_ptr<Behaviours> behaviours;  ///< of a strategy; null: none
 };
 
 /// Borrowed for the length of the call.

@@ -213,14 +213,17 @@ float number_of(const ProgramContext& context, const TensorPlace* place, Status*
   return narrow;
 }
 
-/// Reads what the step reports, away from the actor.
-void read_numbers(Self self, const ProgramRun& run) {
+/// Runs what a strategy does between steps (`hook`, null: nothing) and reads what the step reports,
+/// away from the actor.
+void read_numbers(Self self, const ProgramRun& run, StepHook* hook) {
   auto out = std::make_shared<NumbersRead>();
   out->rank = run.context().rank;
   out->program = run.host->id;
   out->step = run.core.step();
-  run.host->services.device->submit(
-      [host = run.host, out] {
+  BlockingService& service = hook != nullptr ? hook->service() : *run.host->services.device;
+  service.submit(
+      [host = run.host, out, hook, generation = self->state.generation] {
+        if (hook != nullptr) SGA_TRY(hook->after_step(out->step, generation));
         const ProgramContext& c = host->context();
         Status status;
         const TensorPlace* loss = c.find_report(graph::Role::kAccumulator, "loss");
@@ -259,7 +262,7 @@ void on_complete(Self self, const WorkComplete& msg) {
     span.sent(arrow_id(Arrow::kVote, rank.host.rank, 0, work.step));
     self->send(s.coordinator, Vote{rank.host.rank, rank.host.incarnation, s.generation, work.step});
   } else if (*event == RankStepCore::Event::kDone) {
-    read_numbers(self, run);
+    read_numbers(self, run, work.program == kTraining ? rank.host.step_hook.get() : nullptr);
   }
 }
 

@@ -15,6 +15,7 @@ struct RankHost {
   std::shared_ptr<ProgramHost> training;
   std::shared_ptr<ProgramHost> validation;  ///< null: none
   std::shared_ptr<WriterHost> writer;       ///< null: no checkpoints
+  std::shared_ptr<StepHook> step_hook;      ///< between training steps; null: none
 };
 
 /// What a worker hosts: an ordered set of logical ranks of one device.

@@ -68,6 +68,7 @@ RankHost WorkerAssembly::host_rank(const TrainingSpec& spec, const RankSetup& se
   }
   RankHost rank;
   rank.rank = setup.rank;
+  rank.step_hook = setup.step_hook;
   rank.training = create_host(kTraining, setup.training, services, shared, tracks);
   rank.training->first_step = spec.first_step;
   rank.training->last_step = spec.last_step;
@@ -92,12 +93,18 @@ RankHost WorkerAssembly::host_rank(const TrainingSpec& spec, const RankSetup& se
 }
 
 void WorkerAssembly::abort(const Status& why) {
-  for (const RankSetup& r : ranks_) r.training.context->lanes->abort(why);
+  for (const RankSetup& r : ranks_) {
+    r.training.context->lanes->abort(why);
+    if (r.step_hook) r.step_hook->abort(why);
+  }
 }
 
 void WorkerAssembly::close() {
   abort(make_status(Code::kCancelled, "the run has ended"));
-  for (const RankSetup& r : ranks_) r.training.context->lanes->synchronize();
+  for (const RankSetup& r : ranks_) {
+    r.training.context->lanes->synchronize();
+    if (r.step_hook) r.step_hook->close();
+  }
   for (const auto& p : programs_) release_receivers(*p);
   for (const auto& w : writers_) w->sink->set_receiver(LauncherActor());
 }

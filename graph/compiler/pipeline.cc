@@ -85,7 +85,10 @@ Status run_apply_sharding(Work& w) {
   }
   ShardingOptions options;
   options.members = w.options.mesh.tp;
-  options.rules = llama_parameter_rules(w.model.num_attention_heads, w.model.num_key_value_heads);
+  options.rules = w.options.parameter_rules;
+  const std::vector<ParameterRule> table =
+      llama_parameter_rules(w.model.num_attention_heads, w.model.num_key_value_heads);
+  options.rules.insert(options.rules.end(), table.begin(), table.end());
   SGA_ASSIGN(const ShardingDecisions decisions, apply_sharding(w.training, options));
   w.details = explain_sharding(w.training, decisions);
   SGA_ASSIGN(ShardedTraining sharded, shard_training(w.training, options));

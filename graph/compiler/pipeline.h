@@ -5,6 +5,7 @@
 #include "graph/passes/plan_recompute.h"
 #include "graph/passes/schedule_collectives.h"
 #include "graph/plan/plan.h"
+#include "graph/sharding/parameter_rule.h"
 
 #include <functional>
 #include <string>
@@ -22,6 +23,8 @@ struct CompileOptions {
   int32_t zero_stage = 0;  ///< 0 to 3 (data_parallel.h)
   PipelineSchedule pipeline = PipelineSchedule::k1F1B;
   int32_t chunks_per_stage = 1;  ///< kInterleaved: pieces of the model a pipeline stage holds
+  /// Of a strategy, for apply_sharding: they come before the Llama family's table.
+  std::vector<ParameterRule> parameter_rules;
   ScheduleOptions schedule;
   bool fuse = true;
   RecomputeOptions recompute;                ///< of plan_recompute

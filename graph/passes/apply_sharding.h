@@ -3,21 +3,13 @@
 #include "graph/ir/placement.h"
 #include "graph/ir/sharding_rules.h"
 #include "graph/sharding/costs.h"
+#include "graph/sharding/parameter_rule.h"
 
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace sgactor::graph {
-
-/// How parameters are cut along the axis, by name. The first rule that matches decides; a parameter
-/// that none matches is replicated.
-struct ParameterRule {
-  std::string pattern;    ///< the whole name; '*' stands for any characters, also none
-  int32_t dim = -1;       ///< -1: replicated
-  int64_t num_units = 0;  ///< > 0: `dim` holds that many units (heads), which are never cut
-  std::string unit;       ///< what a unit is called in errors: "key/value heads"
-};
 
 /// The Llama family's table (Megatron-LM: Shoeybi et al., 2019, section 3): q, k, v, gate, up and
 /// their biases by output, o and down by input, embedding and head by vocabulary, the rest
