@@ -73,7 +73,7 @@ class DataParallelPass {
   std::map<Place, Bucket> buckets_;
   std::map<OpId, std::vector<size_t>> made_by_;  // outputs in buckets, by the op that makes them
   std::map<size_t, ValueId> summed_;             // by output
-  std::map<std::string, ValueId> sharded_;  // accumulator name -> its piece
+  std::map<std::string, ValueId> sharded_;       // accumulator name -> its piece
 };
 
 void DataParallelPass::add_inputs() {

@@ -205,10 +205,9 @@ Result<bool> MeshExecutor::advance(
     if (waits) return moved;
     if (l.kind == LaunchKind::kSubgraph) {
       const auto m = static_cast<size_t>(f.micro_batch);
-      const bool reads_batch =
-          std::any_of(l.inputs.begin(), l.inputs.end(), [](const graph::LaunchInput& in) {
-            return in.edge == graph::EdgeKind::kBatch;
-          });
+      const bool reads_batch = std::any_of(
+          l.inputs.begin(), l.inputs.end(),
+          [](const graph::LaunchInput& in) { return in.edge == graph::EdgeKind::kBatch; });
       if (reads_batch && !rank.filled[m]) {
         SGA_TRY(rank.executor->fill_batch(f.micro_batch, batches[dp][m]));
         rank.filled[m] = true;

@@ -30,8 +30,7 @@ TEST_F(BadInput, Commands) {
   expect_refused({"train", "job.toml", "--resum"}, {"--resum"});
   expect_refused({"train"}, {"expected a job file"});
   expect_refused({"train", "job.toml", "--resume"}, {"--resume: needs --run-dir"});
-  expect_refused(train({"--workers", "2"}),
-                 {"--workers 2", "1 logical rank", "expected 1 to 1"});
+  expect_refused(train({"--workers", "2"}), {"--workers 2", "1 logical rank", "expected 1 to 1"});
   expect_refused(train({"--devices", "cpu:0"}), {"--devices cpu:0: expected"});
   expect_refused({"train", "job.toml", "--run-dir", ""}, {"--run-dir: expected a directory"});
   expect_refused({"ckpt"}, {"subcommand"});
