@@ -199,6 +199,7 @@ std::byte* Collectives::Engine::address(const Active& active, Ref ref) const {
     case Ref::Space::kOutput:
       return active.request.output + ref.offset;
     case Ref::Space::kScratch:
+    case Ref::Space::kMessage:  // has no place of its own
       break;
   }
   return active.scratch + ref.offset;
@@ -232,6 +233,7 @@ void Collectives::Engine::run_step(size_t slot, int32_t id) {
   switch (step.kind) {
     case Step::Kind::kSend:
     case Step::Kind::kRecv:
+    case Step::Kind::kRecvReduce:
       return post(slot, id);
     case Step::Kind::kReduce: {
       constexpr int32_t kFew = 16;
@@ -274,9 +276,32 @@ void Collectives::Engine::post(size_t slot, int32_t id) {
   const uint64_t token = static_cast<uint64_t>(slot) << kStepBits | static_cast<uint32_t>(id);
   std::byte* at = address(active, step.at);
   ++active.under_way;
-  active.transfers[index_of(id)] =
-      is_send ? endpoint.post_send(tag, {at, index_of(step.bytes)}, token, *this)
-              : endpoint.post_recv(tag, {at, index_of(step.bytes)}, token, *this);
+  TransferId& transfer = active.transfers[index_of(id)];
+  if (is_send) {
+    transfer = endpoint.post_send(tag, {at, index_of(step.bytes)}, token, *this);
+  } else if (step.kind == Step::Kind::kRecv) {
+    transfer = endpoint.post_recv(tag, {at, index_of(step.bytes)}, token, *this);
+  } else {
+    transfer = endpoint.post_recv_to(tag, index_of(step.bytes), token, *this, *this);
+  }
+}
+
+void Collectives::Engine::on_payload(uint64_t token, size_t offset,
+                                     std::span<const std::byte> bytes) noexcept {
+  const auto slot = static_cast<size_t>(token >> kStepBits);
+  const Active& active = *active_[slot];
+  const Step& step = active.schedule->steps[index_of(static_cast<int32_t>(token & 0xFFFFFFFFU))];
+  std::array<const std::byte*, ScheduleBuilder::kMaxRecvSources> sources;
+  for (int32_t i = 0; i < step.num_sources; ++i) {
+    const Ref ref = active.schedule->sources[index_of(step.first_source + i)];
+    sources[index_of(i)] =
+        ref.space == Ref::Space::kMessage ? bytes.data() : address(active, ref) + offset;
+  }
+  const Element element = active.request.element;
+  reduce_in_order(element, active.request.reduction,
+                  std::span(sources).first(index_of(step.num_sources)),
+                  address(active, step.at) + offset,
+                  static_cast<int64_t>(bytes.size()) / element_bytes(element));
 }
 
 void Collectives::Engine::on_transfer(uint64_t token, const Status& status) noexcept {

@@ -14,6 +14,7 @@ namespace sgactor::transport {
 
 /// Runs schedules over a fabric. Everything but num_pending and added() on the progress thread.
 class Collectives::Engine final : public TransferSink,
+                                  public PayloadSink,
                                   public std::enable_shared_from_this<Collectives::Engine> {
  public:
   Engine(Fabric& fabric, const CollectivesOptions& options) : fabric_(fabric), options_(options) {}
@@ -27,6 +28,8 @@ class Collectives::Engine final : public TransferSink,
   void abort(Generation up_to, const Status& why);
   void peer_lost(PeerId peer, const Status& why);
   void on_transfer(uint64_t token, const Status& status) noexcept override;
+  void on_payload(uint64_t token, size_t offset,
+                  std::span<const std::byte> bytes) noexcept override;
 
  private:
   using ScheduleKey = decltype(ScheduleShape().key());

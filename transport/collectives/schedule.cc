@@ -41,6 +41,18 @@ ScheduleBuilder::StepId ScheduleBuilder::recv(Ref to, int64_t bytes, int32_t pee
              waits);
 }
 
+ScheduleBuilder::StepId ScheduleBuilder::recv_reduce(Ref to, int64_t bytes, int32_t peer,
+                                                     uint32_t phase, std::span<const Ref> sources,
+                                                     std::initializer_list<StepId> waits) {
+  SGA_CHECK(sources.size() <= kMaxRecvSources, "too many sources beside a message");
+  const StepId id = reduce(to, bytes, sources, waits);
+  Step& step = schedule_.steps[static_cast<size_t>(id)];
+  step.kind = Step::Kind::kRecvReduce;
+  step.peer = peer;
+  step.phase = phase;
+  return id;
+}
+
 ScheduleBuilder::StepId ScheduleBuilder::reduce(Ref to, int64_t bytes, std::span<const Ref> sources,
                                                 std::initializer_list<StepId> waits) {
   Step step{.kind = Step::Kind::kReduce, .at = to, .bytes = bytes};

@@ -11,19 +11,21 @@ namespace sgactor::transport {
 
 /// A place in the memory of one member of a collective; bytes.
 struct Ref {
-  enum class Space : uint8_t { kInput = 0, kOutput, kScratch } space = Space::kInput;
+  /// kMessage: the message of the same step, of kRecvReduce.
+  enum class Space : uint8_t { kInput = 0, kOutput, kScratch, kMessage } space = Space::kInput;
   int64_t offset = 0;
 };
 
 /// One thing that a member does.
 struct Step {
   enum class Kind : uint8_t {
-    kSend = 0,  ///< `at`, to member `peer`
-    kRecv,      ///< into `at`, from member `peer`
-    kReduce,    ///< at = the sources in order, `bytes` of each
-    kCopy,      ///< at = sources[0]
-    kZero,      ///< at = 0
-    kJoin       ///< nothing; gathers waits
+    kSend = 0,   ///< `at`, to member `peer`
+    kRecv,       ///< into `at`, from member `peer`
+    kReduce,     ///< at = the sources in order, `bytes` of each
+    kCopy,       ///< at = sources[0]
+    kZero,       ///< at = 0
+    kJoin,       ///< nothing; gathers waits
+    kRecvReduce  ///< as kReduce, one source of which is a message from `peer` on its way in
   } kind = Kind::kJoin;
   Ref at;
   int64_t bytes = 0;
@@ -85,6 +87,10 @@ class ScheduleBuilder {
               std::initializer_list<StepId> waits);
   StepId recv(Ref to, int64_t bytes, int32_t peer, uint32_t phase,
               std::initializer_list<StepId> waits);
+  /// `sources`: at most kMaxRecvSources, one of them in Space::kMessage, the rest of `bytes` each.
+  StepId recv_reduce(Ref to, int64_t bytes, int32_t peer, uint32_t phase,
+                     std::span<const Ref> sources, std::initializer_list<StepId> waits);
+  static constexpr size_t kMaxRecvSources = 4;
   StepId reduce(Ref to, int64_t bytes, std::span<const Ref> sources,
                 std::initializer_list<StepId> waits);
   StepId copy(Ref to, Ref from, int64_t bytes, std::initializer_list<StepId> waits);

@@ -3,6 +3,7 @@
 #include "transport/collectives/schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 namespace sgactor::transport {
@@ -46,6 +47,16 @@ void receive_and_reduce(ScheduleBuilder& b, const Chunks& chunks, int64_t c, Ref
   const int64_t bytes = chunks.length(s.piece_length(s.index), c) * size;
   const int64_t first = c * chunks.chunk_elements * size;
   const int64_t window = b.options().window;
+  if (n == 2) {
+    // A sum of two needs no copy of the message.
+    const Ref input{Ref::Space::kInput, s.index * s.piece * size + first};
+    const Ref message{Ref::Space::kMessage, 0};
+    const std::array<Ref, 2> both{s.index == 0 ? input : message, s.index == 0 ? message : input};
+    const StepId before = c >= window ? done.reduced[static_cast<size_t>(c - window)] : kNone;
+    done.reduced.push_back(b.recv_reduce({out.space, out.offset + first}, bytes, 1 - s.index,
+                                         phase_of(0, c), both, {before}));
+    return;
+  }
   const StepId slot_free = c >= window ? done.reduced[static_cast<size_t>(c - window)] : kNone;
   std::vector<Ref> sources(static_cast<size_t>(n));
   std::vector<StepId> received;
@@ -72,7 +83,8 @@ Scattered exact_scatter(ScheduleBuilder& b, Ref out) {
   const int64_t own = s.piece_length(s.index);
   Scattered done{{}, StepGrid(n, columns)};
   std::vector<Ref> scratch;
-  const int64_t num_slots = std::min<int64_t>(chunks.count(own), b.options().window) * n;
+  const int64_t num_slots =
+      n == 2 ? 0 : std::min<int64_t>(chunks.count(own), b.options().window) * n;
   for (int64_t i = 0; i < num_slots; ++i) {
     const bool is_own = i % n == s.index;
     scratch.push_back(is_own ? Ref{} : b.scratch(chunks.length(own, 0) * size));

@@ -65,10 +65,10 @@ Consumed ring_scatter_chunk(ScheduleBuilder& b, const Ring& ring, int64_t c, Ref
     if (bytes == 0) continue;
     StepId& use = last_use[static_cast<size_t>(step % 2)];
     const Ref buffer = buffers[static_cast<size_t>(step % 2)];
-    const StepId received = b.recv(buffer, bytes, ring.previous(), ring.phase(0, c, step), {use});
-    const std::array<Ref, 2> sources{buffer, input(p)};
+    const std::array<Ref, 2> sources{Ref{Ref::Space::kMessage, 0}, input(p)};
     const bool is_own = p == ring.index;
-    const StepId sum = b.reduce(is_own ? out : buffer, bytes, sources, {received});
+    const StepId sum = b.recv_reduce(is_own ? out : buffer, bytes, ring.previous(),
+                                     ring.phase(0, c, step), sources, {use});
     consumed[static_cast<size_t>(p)] = sum;
     use = is_own ? sum : b.send(buffer, bytes, ring.next(), ring.phase(0, c, step + 1), {sum});
   }

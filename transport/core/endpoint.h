@@ -17,6 +17,17 @@ class TransferSink {
   virtual void on_transfer(uint64_t token, const Status& status) noexcept = 0;
 };
 
+/// Takes the bytes of a receive as they come, in place of memory. Progress thread.
+class PayloadSink {
+ public:
+  virtual ~PayloadSink() = default;
+  /// `bytes` are those at `offset` of the message: in order, without gaps, each once, in whole
+  /// pieces of 64 bytes but for the last one. Valid during the call; aligned to 16 bytes. May not
+  /// post or cancel.
+  virtual void on_payload(uint64_t token, size_t offset,
+                          std::span<const std::byte> bytes) noexcept = 0;
+};
+
 /// Names a posted transfer until it has completed. Never 0, never used again.
 using TransferId = uint64_t;
 
@@ -40,6 +51,10 @@ class Endpoint {
                                TransferSink& sink) = 0;
   virtual TransferId post_recv(const Tag& tag, std::span<std::byte> bytes, uint64_t token,
                                TransferSink& sink) = 0;
+  /// As post_recv of a message of `bytes`, whose content goes to `payload`, all of it before the
+  /// completion. That may be any part of it where the transfer then fails.
+  virtual TransferId post_recv_to(const Tag& tag, size_t bytes, uint64_t token, TransferSink& sink,
+                                  PayloadSink& payload) = 0;
   /// Ends a transfer with kCancelled, without waiting for anybody. No effect once completed.
   virtual void cancel(TransferId id) = 0;
 };

@@ -42,6 +42,12 @@ class LinkHandler {
   /// `payload` is valid during the call.
   virtual void on_frame(Link& link, const FrameHeader& header,
                         std::span<const std::byte> payload) = 0;
+  /// A header has come whose payload has not. Where a link that copies from the system may put it:
+  /// header.payload_bytes, or nothing if on_frame is to see the link's own memory. on_frame follows
+  /// with that memory as payload. The memory is the handler's until forget_place().
+  virtual std::span<std::byte> place_for(Link& /*link*/, const FrameHeader& /*header*/) {
+    return {};
+  }
   /// try_send, having said no, may be tried again.
   virtual void on_writable(Link& link) = 0;
   /// Nothing follows. Not called after close().
@@ -58,6 +64,20 @@ class Link {
   [[nodiscard]] virtual size_t max_payload() const = 0;
   /// Copies the frame and returns true, or takes nothing and returns false: on_writable follows.
   virtual bool try_send(const FrameHeader& header, std::span<const std::byte> payload) = 0;
+  /// As try_send, but the link may go on reading `payload` after it has returned true, while
+  /// is_lent(). Until then it takes nothing else; on_writable follows.
+  virtual bool try_lend(const FrameHeader& header, std::span<const std::byte> payload) {
+    return try_send(header, payload);
+  }
+  [[nodiscard]] virtual bool is_lent() const { return false; }
+  /// Copies what is still unread of the lent payload, so that its owner has it back.
+  virtual void keep_lent() {}
+  /// The memory that place_for named is not written to any more; the rest of that frame goes to
+  /// the link's own memory.
+  virtual void forget_place() {}
+  /// The peer has proved itself: from now on it may send frames of up to max_payload(). Before, a
+  /// link that strangers can reach takes no payload above Handshake::kMaxPayload.
+  virtual void set_proved() {}
   /// Lets frames taken so far go out at once rather than gathering them.
   virtual void flush() {}
   /// Drops what has not gone out. No callback afterwards. Idempotent.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace sgactor::transport {
@@ -117,18 +118,35 @@ void MessageFabric::link_opened(std::unique_ptr<Link> link, std::optional<PeerId
   raw->set_handler(this);
   const auto role = expected ? Handshake::Role::kInitiator : Handshake::Role::kAcceptor;
   Guest guest{std::move(link),
-              Handshake(role, self_, expected, options_.secret, *options_.keyed_hash), expected,
-              num_guests_ever_++, std::nullopt};
-  const uint64_t number = guest.number;
+              Handshake(role, self_, expected, options_.secret, *options_.keyed_hash),
+              expected,
+              num_guests_ever_++,
+              progress_->now_ns() + options_.handshake_timeout_ns,
+              std::nullopt};
   Guest& kept = guests_.emplace(raw, std::move(guest)).first->second;
-  progress_->post_after(options_.handshake_timeout_ns,
-                        [this, raw, number, alive = std::weak_ptr<bool>(alive_)] {
-                          if (!alive.lock()) return;
-                          const auto it = guests_.find(raw);
-                          if (it == guests_.end() || it->second.number != number) return;
-                          refuse_guest(*raw, make_status(Code::kTimeout, "no proof in time"));
-                        });
+  sweep_guests_later();
   send_to_guest(kept, kept.handshake.hello());
+}
+
+// One timer for all guests: a timer each would let a flood of strangers pile up timers.
+void MessageFabric::sweep_guests_later() {
+  if (sweep_posted_ || guests_.empty()) return;
+  sweep_posted_ = true;
+  int64_t due_ns = guests_.begin()->second.due_ns;
+  for (const auto& [link, guest] : guests_) due_ns = std::min(due_ns, guest.due_ns);
+  progress_->post_after(due_ns - progress_->now_ns(), [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.lock()) sweep_guests();
+  });
+}
+
+void MessageFabric::sweep_guests() {
+  sweep_posted_ = false;
+  std::vector<Link*> late;
+  for (const auto& [link, guest] : guests_) {
+    if (guest.due_ns <= progress_->now_ns()) late.push_back(link);
+  }
+  for (Link* link : late) refuse_guest(*link, make_status(Code::kTimeout, "no proof in time"));
+  sweep_guests_later();
 }
 
 void MessageFabric::evict_oldest_guest() {
@@ -176,8 +194,16 @@ void MessageFabric::refuse_guest(Link& link, const Status& why) {
   if (expected) {
     open_again_later(*expected);
   } else {
-    ++context_.stats.refused_links;
-    log::debug("link refused: {}", why.message());
+    count_refused(why);
+  }
+}
+
+void MessageFabric::count_refused(const Status& why) {
+  // A line at each power of two: a flood fills no disk.
+  const auto count = static_cast<uint64_t>(++context_.stats.refused_links);
+  if (std::has_single_bit(count)) {
+    log::info("data plane of process {}: {} links refused, the last one: {}", self_, count,
+              why.message());
   }
 }
 
@@ -190,9 +216,10 @@ void MessageFabric::admit(PeerId peer, std::unique_ptr<Link> link) {
   if (p.state == State::kOpen || p.state == State::kGone) {
     link->close();
     retire(std::move(link));
-    ++context_.stats.refused_links;
+    count_refused(make_status(Code::kCancelled, fmt::format("peer {} again", peer)));
     return;
   }
+  link->set_proved();
   if (!options_.faults.empty()) {
     link = std::make_unique<FaultyLink>(std::move(link), self_, peer, options_.faults, *progress_);
   }
@@ -220,6 +247,12 @@ void MessageFabric::on_frame(Link& link, const FrameHeader& header,
   if (const auto guest = guests_.find(&link); guest != guests_.end()) {
     guest_frame(guest->second, header, payload);
   }
+}
+
+std::span<std::byte> MessageFabric::place_for(Link& link, const FrameHeader& header) {
+  const auto peer = peer_of_link_.find(&link);
+  if (peer == peer_of_link_.end()) return {};
+  return peers_[peer->second].messages->place_for(header);
 }
 
 void MessageFabric::on_writable(Link& link) {

@@ -58,12 +58,14 @@ class MessageFabric : public Fabric, protected LinkHandler {
   /// A derived class calls it first in its destructor, after its thread has stopped: closes all
   /// links and ends all transfers.
   void shut_down();
-  void count_refused() { ++context_.stats.refused_links; }
+  /// A stranger was turned away.
+  void count_refused(const Status& why);
   /// Runs `task` on the progress thread if this object lives then.
   void run_inside(Progress::Task task);
 
   // LinkHandler
   void on_frame(Link& link, const FrameHeader& header, std::span<const std::byte> payload) override;
+  std::span<std::byte> place_for(Link& link, const FrameHeader& header) override;
   void on_writable(Link& link) override;
   void on_closed(Link& link, const Status& why) override;
 
@@ -83,6 +85,7 @@ class MessageFabric : public Fabric, protected LinkHandler {
     Handshake handshake;
     std::optional<PeerId> expected;
     uint64_t number = 0;  // order of arrival
+    int64_t due_ns = 0;   // of its proof
     std::optional<Handshake::Frame> unsent;
   };
 
@@ -94,6 +97,8 @@ class MessageFabric : public Fabric, protected LinkHandler {
   void send_to_guest(Guest& guest, const Handshake::Frame& frame);
   void refuse_guest(Link& link, const Status& why);
   void evict_oldest_guest();
+  void sweep_guests_later();
+  void sweep_guests();
   void admit(PeerId peer, std::unique_ptr<Link> link);
   void lose(PeerId peer, const Status& why, bool tell);
   void retire(std::unique_ptr<Link> link);
@@ -106,6 +111,7 @@ class MessageFabric : public Fabric, protected LinkHandler {
   std::unordered_map<Link*, PeerId> peer_of_link_;
   std::unordered_map<Link*, Guest> guests_;
   uint64_t num_guests_ever_ = 0;
+  bool sweep_posted_ = false;
   std::vector<PeerLost> peer_lost_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace sgactor::transport {
 namespace {
@@ -84,8 +85,19 @@ TransferId MessageTable::post_send(const Tag& tag, std::span<const std::byte> by
 
 TransferId MessageTable::post_recv(const Tag& tag, std::span<std::byte> bytes, uint64_t token,
                                    TransferSink& sink) {
-  const auto it = add(tag, false, bytes.data(), bytes.size(), token, sink);
+  return post_recv(add(tag, false, bytes.data(), bytes.size(), token, sink));
+}
+
+TransferId MessageTable::post_recv_to(const Tag& tag, size_t bytes, uint64_t token,
+                                      TransferSink& sink, PayloadSink& payload) {
+  const auto it = add(tag, false, nullptr, bytes, token, sink);
+  it->second.payload = &payload;
+  return post_recv(it);
+}
+
+TransferId MessageTable::post_recv(Transfers::iterator it) {
   const TransferId id = it->first;
+  const Tag tag = it->second.tag;
   if (Status s = check_post(tag); !s.ok()) {
     finish(it, s);
   } else if (receives_.contains(tag)) {
@@ -107,10 +119,12 @@ void MessageTable::finish(Transfers::iterator it, Status status) {
   if (const auto p = posted.find(transfer.tag); p != posted.end() && p->second == id) {
     posted.erase(p);
   }
-  if (transfer.streaming) {
-    // The front one's turn ends with it.
-    if (!streaming_.empty() && streaming_.front() == id) turn_bytes_ = 0;
-    std::erase(streaming_, id);
+  if (transfer.streaming) stop_streaming(id);
+  if (id == lent_ || id == filling_) {
+    // It ends early: its memory is its owner's from now on.
+    if (link_ != nullptr && id == lent_) link_->keep_lent();
+    if (link_ != nullptr && id == filling_) link_->forget_place();
+    (id == lent_ ? lent_ : filling_) = 0;
   }
   if (transfer.is_send && transfer.bytes <= context_.options.eager_bytes && !status.ok()) {
     std::erase_if(control_, [id](const Control& c) { return c.eager == id; });
@@ -121,6 +135,30 @@ void MessageTable::finish(Transfers::iterator it, Status status) {
         static_cast<int64_t>(transfer.bytes);
   }
   context_.complete(transfer.sink, transfer.token, std::move(status));
+}
+
+void MessageTable::stop_streaming(TransferId id) {
+  // The front one's turn ends with it.
+  if (!streaming_.empty() && streaming_.front() == id) turn_bytes_ = 0;
+  std::erase(streaming_, id);
+}
+
+void MessageTable::deliver(Transfer& recv, std::span<const std::byte> bytes) {
+  constexpr uintptr_t kAlignment = 16;
+  const size_t offset = std::exchange(recv.offset, recv.offset + bytes.size());
+  if (bytes.empty()) return;
+  if (recv.payload == nullptr) {
+    // Equal where the link has put them there already.
+    if (bytes.data() != recv.data + offset) {
+      std::memmove(recv.data + offset, bytes.data(), bytes.size());
+    }
+    return;
+  }
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % kAlignment != 0) {
+    aligned_.assign(bytes.begin(), bytes.end());
+    bytes = aligned_;
+  }
+  recv.payload->on_payload(recv.token, offset, bytes);
 }
 
 void MessageTable::cancel(TransferId id) {
@@ -151,8 +189,8 @@ void MessageTable::join_self(Transfers::iterator send, Transfers::iterator recv)
   Status status;
   if (send->second.bytes != recv->second.bytes) {
     status = sizes_differ(send->second.bytes, recv->second.bytes);
-  } else if (send->second.bytes > 0) {
-    std::memmove(recv->second.data, send->second.data, send->second.bytes);
+  } else {
+    deliver(recv->second, {send->second.data, send->second.bytes});
   }
   finish(send, status);
   finish(recv, status);
@@ -190,7 +228,7 @@ void MessageTable::begin_streaming(Transfers::iterator it, const Ready& ready) {
 }
 
 void MessageTable::start_recv(Transfers::iterator it) {
-  const Transfer& recv = it->second;
+  Transfer& recv = it->second;
   if (const auto found = unexpected_.find(recv.tag); found != unexpected_.end()) {
     const std::vector<std::byte> payload = std::move(found->second);
     unexpected_.erase(found);
@@ -198,8 +236,8 @@ void MessageTable::start_recv(Transfers::iterator it) {
     Status status;
     if (payload.size() != recv.bytes) {
       status = sizes_differ(payload.size(), recv.bytes);
-    } else if (recv.bytes > 0) {
-      std::memcpy(recv.data, payload.data(), payload.size());
+    } else {
+      deliver(recv, payload);
     }
     finish(it, status);
     return;
@@ -236,6 +274,7 @@ void MessageTable::open(Link* link) {
 }
 
 void MessageTable::pump() {
+  settle_lent();
   while (link_ != nullptr) {
     if (!control_.empty()) {
       if (!send_control()) break;
@@ -248,11 +287,19 @@ void MessageTable::pump() {
   if (link_ != nullptr) link_->flush();
 }
 
+void MessageTable::settle_lent() {
+  if (lent_ == 0 || link_ == nullptr || link_->is_lent()) return;
+  const auto it = transfers_.find(std::exchange(lent_, 0));
+  if (it->second.offset == it->second.bytes) finish(it, {});
+}
+
 bool MessageTable::send_frame(FrameHeader header, std::span<const std::byte> payload) {
   header.sequence = next_sent_;
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   if (context_.options.checksum) header.checksum = payload_hash(payload);
-  if (!link_->try_send(header, payload)) return false;
+  const bool taken = header.kind == FrameKind::kData ? link_->try_lend(header, payload)
+                                                     : link_->try_send(header, payload);
+  if (!taken) return false;
   ++next_sent_;
   return true;
 }
@@ -269,6 +316,7 @@ bool MessageTable::send_control() {
 }
 
 bool MessageTable::send_chunk() {
+  if (lent_ != 0) return false;
   const auto it = transfers_.find(streaming_.front());
   Transfer& send = it->second;
   FrameHeader header;
@@ -280,8 +328,15 @@ bool MessageTable::send_chunk() {
   if (!send_frame(header, {send.data + send.offset, chunk})) return false;
   send.offset += chunk;
   turn_bytes_ += chunk;
+  if (link_->is_lent()) lent_ = it->first;
   if (send.offset == send.bytes) {
-    finish(it, {});
+    if (lent_ == it->first) {
+      // It ends when the link has read it all.
+      stop_streaming(it->first);
+      send.streaming = false;
+    } else {
+      finish(it, {});
+    }
   } else if (turn_bytes_ >= context_.options.turn_bytes) {
     streaming_.push_back(streaming_.front());
     streaming_.pop_front();
@@ -352,7 +407,7 @@ Status MessageTable::on_eager(const FrameHeader& header, std::span<const std::by
     finish(it, sizes_differ(payload.size(), it->second.bytes));
     return {};
   }
-  if (!payload.empty()) std::memcpy(it->second.data, payload.data(), payload.size());
+  deliver(it->second, payload);
   finish(it, {});
   return {};
 }
@@ -384,7 +439,25 @@ Status MessageTable::on_ready(const FrameHeader& header) {
   return {};
 }
 
+std::span<std::byte> MessageTable::place_for(const FrameHeader& header) {
+  // A payload that has to be hashed, or is not the next one, is looked at before it may land.
+  if (context_.options.checksum || header.kind != FrameKind::kData ||
+      header.sequence != next_received_ || header.tag.generation < context_.fence) {
+    return {};
+  }
+  const auto it = transfers_.find(header.receive_id);
+  if (it == transfers_.end() || it->second.is_send || it->second.payload != nullptr) return {};
+  const Transfer& recv = it->second;
+  if (recv.tag != header.tag || header.value != recv.offset ||
+      header.payload_bytes > recv.bytes - recv.offset) {
+    return {};
+  }
+  filling_ = it->first;
+  return {recv.data + recv.offset, header.payload_bytes};
+}
+
 Status MessageTable::on_data(const FrameHeader& header, std::span<const std::byte> payload) {
+  filling_ = 0;
   const auto it = transfers_.find(header.receive_id);
   if (it == transfers_.end()) {
     ++context_.stats.stale_frames;  // of a cancelled receive
@@ -395,8 +468,7 @@ Status MessageTable::on_data(const FrameHeader& header, std::span<const std::byt
       payload.size() > recv.bytes - recv.offset) {
     return corruption(fmt::format("peer {}: data that nobody asked for", peer_));
   }
-  std::memcpy(recv.data + recv.offset, payload.data(), payload.size());
-  recv.offset += payload.size();
+  deliver(recv, payload);
   if (recv.offset == recv.bytes) finish(it, {});
   return {};
 }
@@ -413,7 +485,7 @@ Status MessageTable::on_refused(const FrameHeader& header) {
 
 void MessageTable::fail(const Status& why) {
   if (failure_.ok()) failure_ = why;
-  link_ = nullptr;
+  link_ = nullptr;  // closed already: it reads and writes nothing of ours any more
   std::vector<TransferId> ended;
   for (const auto& [id, transfer] : transfers_) ended.push_back(id);
   std::sort(ended.begin(), ended.end());

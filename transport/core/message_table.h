@@ -73,6 +73,8 @@ class MessageTable final : public Endpoint {
                        TransferSink& sink) override;
   TransferId post_recv(const Tag& tag, std::span<std::byte> bytes, uint64_t token,
                        TransferSink& sink) override;
+  TransferId post_recv_to(const Tag& tag, size_t bytes, uint64_t token, TransferSink& sink,
+                          PayloadSink& payload) override;
   void cancel(TransferId id) override;
 
   /// Frames go through `link` from now on.
@@ -80,6 +82,9 @@ class MessageTable final : public Endpoint {
   /// A frame that came. Errors: the peer broke the protocol (kCorruption, kOverloaded); the caller
   /// fails the peer.
   Status on_frame(const FrameHeader& header, std::span<const std::byte> payload);
+  /// Memory of the posted receive whose next bytes are this frame's payload; empty if there is
+  /// none. See LinkHandler::place_for.
+  std::span<std::byte> place_for(const FrameHeader& header);
   /// Sends as much as the link takes.
   void pump();
   /// Ends everything with `why`, for ever; the link is not touched again.
@@ -99,6 +104,7 @@ class MessageTable final : public Endpoint {
     uint64_t receive_id = 0;  // of a send: the peer's
     uint64_t token = 0;
     TransferSink* sink = nullptr;
+    PayloadSink* payload = nullptr;  // in place of `data`
   };
   struct Ready {
     uint64_t receive_id;
@@ -115,6 +121,10 @@ class MessageTable final : public Endpoint {
   Transfers::iterator add(const Tag& tag, bool is_send, const std::byte* data, size_t bytes,
                           uint64_t token, TransferSink& sink);
   Status check_post(const Tag& tag) const;
+  TransferId post_recv(Transfers::iterator it);
+  void deliver(Transfer& recv, std::span<const std::byte> bytes);
+  void stop_streaming(TransferId id);
+  void settle_lent();
   void finish(Transfers::iterator it, Status status);
   void start_self_send(Transfers::iterator it);
   void start_self_recv(Transfers::iterator it);
@@ -151,6 +161,9 @@ class MessageTable final : public Endpoint {
   std::deque<Control> control_;
   std::deque<TransferId> streaming_;
   size_t turn_bytes_ = 0;
+  TransferId lent_ = 0;     // the send whose memory the link reads
+  TransferId filling_ = 0;  // the receive whose memory the link writes
+  std::vector<std::byte> aligned_;
 };
 
 }  // namespace sgactor::transport

@@ -13,7 +13,7 @@
 namespace sgactor::transport {
 namespace {
 
-constexpr std::string_view kMagic = "SGADDR1\n";
+constexpr std::string_view kMagic = "SGADDR2\n";
 constexpr size_t kMaxString = 4096;
 
 void put(std::string& out, const void* bytes, size_t n) {
@@ -47,6 +47,7 @@ std::string encode_address(const ProcessAddress& address) {
   std::string out(kMagic);
   put(out, &address.host, sizeof(address.host));
   put_string(out, address.local_name);
+  put_string(out, address.tcp_place);
   put_string(out, address.ucx_address);
   return out;
 }
@@ -56,8 +57,8 @@ Result<ProcessAddress> decode_address(std::string_view bytes) {
   if (!bytes.starts_with(kMagic)) return invalid_argument("not a process' address");
   bytes.remove_prefix(kMagic.size());
   if (!take(bytes, &address.host, sizeof(address.host)) ||
-      !take_string(bytes, address.local_name) || !take_string(bytes, address.ucx_address) ||
-      !bytes.empty()) {
+      !take_string(bytes, address.local_name) || !take_string(bytes, address.tcp_place) ||
+      !take_string(bytes, address.ucx_address) || !bytes.empty()) {
     return invalid_argument("a process' address that is cut");
   }
   return address;

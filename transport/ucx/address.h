@@ -13,6 +13,7 @@ struct ProcessAddress {
   uint64_t host = 0;       ///< equal for processes that can share memory: kernel boot, network name
                            ///< space, user
   std::string local_name;  ///< abstract Unix socket; empty: no shared memory
+  std::string tcp_place;   ///< where it listens, "10.0.0.1:41234"; empty: nowhere
   std::string ucx_address;  ///< UCX worker; empty: none
 };
 

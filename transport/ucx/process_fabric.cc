@@ -1,7 +1,7 @@
 #include "transport/ucx/process_fabric.h"
 
 #include "graph/base/log.h"
-#include "transport/ucx/address.h"
+#include "transport/ucx/tcp_link.h"
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -92,31 +92,45 @@ bool same_user(int socket) {
 Result<std::unique_ptr<ProcessFabric>> ProcessFabric::create(PeerId self,
                                                              ProcessFabricOptions options) {
   SGA_CHECK(options.fabric.keyed_hash != nullptr, "links between processes need a keyed hash");
-  if (!options.shared_memory && !options.ucx) {
+  if (!options.shared_memory && options.tcp.empty() && !options.ucx) {
     return unsupported("no transport between processes is switched on");
   }
   SGA_ASSIGN(auto loop, EventLoop::create(options.loop));
   std::unique_ptr<ProcessFabric> fabric(
       new ProcessFabric(self, std::move(options), std::move(loop)));
-  ProcessAddress address;
-  address.host = this_host();
-  ProcessFabric* raw = fabric.get();
-  if (fabric->options_.shared_memory) {
-    SGA_TRY(fabric->listen_local());
-    address.local_name = fabric->local_name_;
-  }
-  if (fabric->options_.ucx) {
-    uint64_t number = 0;
-    fabric->options_.fabric.keyed_hash->random(std::as_writable_bytes(std::span(&number, 1)));
-    SGA_ASSIGN(fabric->ucx_, UcxWorker::create(*fabric->options_.ucx, number, *fabric->loop_,
-                                               [raw](std::unique_ptr<Link> link) {
-                                                 raw->link_opened(std::move(link), std::nullopt);
-                                               }));
-    address.ucx_address = fabric->ucx_->address();
-  }
-  fabric->address_ = encode_address(address);
+  SGA_TRY(fabric->listen());
   fabric->loop_->start();
   return fabric;
+}
+
+Status ProcessFabric::listen() {
+  ProcessAddress address;
+  address.host = this_host();
+  if (options_.shared_memory) {
+    SGA_TRY(listen_local());
+    address.local_name = local_name_;
+  }
+  SGA_TRY(listen_others(address));
+  address_ = encode_address(address);
+  return {};
+}
+
+Status ProcessFabric::listen_others(ProcessAddress& address) {
+  if (!options_.tcp.empty()) {
+    SGA_ASSIGN(tcp_listener_, listen_tcp(options_.tcp));
+    SGA_ASSIGN(address.tcp_place, place_of(tcp_listener_));
+    SGA_TRY(watch_listener(tcp_listener_, &ProcessFabric::accept_tcp));
+  }
+  if (options_.ucx) {
+    uint64_t number = 0;
+    options_.fabric.keyed_hash->random(std::as_writable_bytes(std::span(&number, 1)));
+    SGA_ASSIGN(ucx_,
+               UcxWorker::create(*options_.ucx, number, *loop_, [this](std::unique_ptr<Link> link) {
+                 link_opened(std::move(link), std::nullopt);
+               }));
+    address.ucx_address = ucx_->address();
+  }
+  return {};
 }
 
 ProcessFabric::ProcessFabric(PeerId self, ProcessFabricOptions options,
@@ -136,14 +150,15 @@ Status ProcessFabric::listen_local() {
   std::array<uint64_t, 2> random{};
   options_.fabric.keyed_hash->random(std::as_writable_bytes(std::span(random)));
   local_name_ = fmt::format("sgactor-{:016x}{:016x}-{}-{}", random[0], random[1], getpid(), self());
-  listener_ = OwnedFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (listener_.get() < 0) return system_error("socket");
+  local_listener_ = OwnedFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (local_listener_.get() < 0) return system_error("socket");
   const LocalAddress at = local_address(local_name_);
-  if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&at.address), at.bytes) != 0) {
+  if (::bind(local_listener_.get(), reinterpret_cast<const sockaddr*>(&at.address), at.bytes) !=
+      0) {
     return system_error("bind");
   }
-  if (::listen(listener_.get(), 128) != 0) return system_error("listen");
-  return loop_->add_fd(listener_.get(), EPOLLIN, [this](uint32_t) { accept_local(); });
+  if (::listen(local_listener_.get(), 128) != 0) return system_error("listen");
+  return watch_listener(local_listener_, &ProcessFabric::accept_local);
 }
 
 void ProcessFabric::open_link(PeerId peer, const std::string& address) {
@@ -156,14 +171,22 @@ void ProcessFabric::open_link(PeerId peer, const std::string& address) {
     if (!link.ok()) return open_failed(peer, link.status(), false);
     return link_opened(std::move(link).value(), peer);
   }
-  if (!is_local) {
-    return open_failed(
-        peer, unsupported(fmt::format("peer {} shares no transport with this process", peer)),
-        true);
+  Status opened = unsupported(fmt::format("peer {} shares no transport with this process", peer));
+  if (is_local) {
+    opened = open_local(peer, decoded->local_name);
+  } else if (!options_.tcp.empty() && !decoded->tcp_place.empty()) {
+    opened = open_tcp(peer, decoded->tcp_place);
   }
-  if (Status s = open_local(peer, decoded->local_name); !s.ok()) {
-    open_failed(peer, s, s.code() == Code::kDisconnected);
-  }
+  if (opened.ok()) return;
+  const bool for_ever = opened.code() == Code::kDisconnected || opened.code() == Code::kUnsupported;
+  open_failed(peer, opened, for_ever);
+}
+
+Status ProcessFabric::open_tcp(PeerId peer, const std::string& place) {
+  SGA_ASSIGN(OwnedFd fd, connect_tcp(place));
+  SGA_ASSIGN(auto link, TcpLink::create(std::move(fd), *loop_));
+  link_opened(std::move(link), peer);
+  return {};
 }
 
 Status ProcessFabric::open_local(PeerId peer, const std::string& name) {
@@ -186,18 +209,20 @@ Status ProcessFabric::open_local(PeerId peer, const std::string& name) {
 }
 
 void ProcessFabric::accept_local() {
-  OwnedFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  OwnedFd fd(accept4(local_listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (fd.get() < 0) {
-    if (errno == EMFILE || errno == ENFILE) pause_listening();
+    if (errno == EMFILE || errno == ENFILE) {
+      pause_listening(local_listener_, &ProcessFabric::accept_local);
+    }
     return;
   }
-  if (!same_user(fd.get())) return count_refused();
+  if (!same_user(fd.get())) return count_refused(internal_error("another user"));
   if (entering_.size() >= options_.fabric.max_unproved_links) {
     auto oldest = entering_.begin();
     for (auto it = entering_.begin(); it != entering_.end(); ++it) {
       if (it->second.number < oldest->second.number) oldest = it;
     }
-    count_refused();
+    count_refused(make_status(Code::kOverloaded, "too many links without a proof"));
     drop_entering(oldest->first);
   }
   const int raw = fd.get();
@@ -207,18 +232,34 @@ void ProcessFabric::accept_local() {
   loop_->post_after(options_.fabric.handshake_timeout_ns, [this, raw, number] {
     const auto it = entering_.find(raw);
     if (it == entering_.end() || it->second.number != number) return;
-    count_refused();
+    count_refused(make_status(Code::kTimeout, "no memory in time"));
     drop_entering(raw);
   });
 }
 
+void ProcessFabric::accept_tcp() {
+  OwnedFd fd(accept4(tcp_listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd.get() < 0) {
+    if (errno == EMFILE || errno == ENFILE) {
+      pause_listening(tcp_listener_, &ProcessFabric::accept_tcp);
+    }
+    return;
+  }
+  auto link = TcpLink::create(std::move(fd), *loop_);
+  if (!link.ok()) return count_refused(link.status());
+  link_opened(std::move(link).value(), std::nullopt);
+}
+
+Status ProcessFabric::watch_listener(const OwnedFd& listener, void (ProcessFabric::*accept)()) {
+  return loop_->add_fd(listener.get(), EPOLLIN, [this, accept](uint32_t) { (this->*accept)(); });
+}
+
 // Out of descriptors, the listener would wake the loop again and again.
-void ProcessFabric::pause_listening() {
+void ProcessFabric::pause_listening(const OwnedFd& listener, void (ProcessFabric::*accept)()) {
   constexpr int64_t kPauseNs = 50'000'000;
-  loop_->remove_fd(listener_.get());
-  loop_->post_after(kPauseNs, [this] {
-    (void)loop_->add_fd(listener_.get(), EPOLLIN, [this](uint32_t) { accept_local(); });
-  });
+  loop_->remove_fd(listener.get());
+  loop_->post_after(kPauseNs,
+                    [this, &listener, accept] { (void)watch_listener(listener, accept); });
 }
 
 void ProcessFabric::drop_entering(int socket) {
@@ -233,10 +274,10 @@ void ProcessFabric::take_memory(int socket) {
   loop_->remove_fd(socket);
   OwnedFd owned = std::move(it->second.socket);
   entering_.erase(it);
-  if (memory.get() < 0) return count_refused();
+  if (memory.get() < 0) return count_refused(corruption("garbage in place of shared memory"));
   auto link =
       ShmLink::create(ShmLink::Side::kAcceptor, std::move(owned), std::move(memory), *loop_);
-  if (!link.ok()) return count_refused();
+  if (!link.ok()) return count_refused(link.status());
   link_opened(std::move(link).value(), std::nullopt);
 }
 

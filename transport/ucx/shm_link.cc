@@ -27,20 +27,6 @@ Status system_error(const char* what) {
 
 }  // namespace
 
-OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-OwnedFd::~OwnedFd() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-int OwnedFd::release() { return std::exchange(fd_, -1); }
-
 Result<OwnedFd> ShmLink::create_memory() {
   OwnedFd memory(memfd_create("sgactor-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0) return system_error("memfd_create");

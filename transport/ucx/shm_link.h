@@ -1,27 +1,13 @@
 #pragma once
 #include "transport/core/event_loop.h"
 #include "transport/core/link.h"
+#include "transport/ucx/owned_fd.h"
 #include "transport/ucx/shm_ring.h"
 
 #include <cstddef>
 #include <memory>
 
 namespace sgactor::transport {
-
-/// A descriptor that is closed with its owner.
-class OwnedFd {
- public:
-  OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
-  OwnedFd(OwnedFd&& other) noexcept : fd_(other.release()) {}
-  OwnedFd& operator=(OwnedFd&& other) noexcept;
-  ~OwnedFd();
-  [[nodiscard]] int get() const { return fd_; }
-  int release();
-
- private:
-  int fd_ = -1;
-};
 
 /// Two rings in memory that two processes of one host share, and a connected Unix socket between
 /// them. The socket wakes a side that sleeps, and says at once when the other process is gone,

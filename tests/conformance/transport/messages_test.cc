@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <vector>
 
 namespace sgactor::transport {
@@ -133,6 +134,73 @@ TEST_P(MessagesTest, ACancelledReceiveIsNeverWrittenTo) {
   EXPECT_TRUE(second.first_error().ok()) << second.first_error().to_string();
   EXPECT_TRUE(next == sent);
   EXPECT_TRUE(received == untouched);
+}
+
+// The receiver is held up, so that the send stops halfway; its memory is overwritten after it has
+// been cancelled.
+TEST_P(MessagesTest, ACancelledSendIsNotReadAgain) {
+  World world(GetParam(), {0, 1});
+  Bytes sent(size_t{64} << 20, std::byte{0x11});
+  Bytes received(sent.size(), std::byte{0x55});
+  Waiter at_receiver;
+  const TransferId recv_id = recv(world, tag_of(1), received, 0, at_receiver);
+  // Behind this message the sender knows of the receive.
+  Waiter known;
+  Bytes answer(1);
+  world.inside(1, [&] { world.fabric(1).endpoint(0).post_send(tag_of(3), answer, 0, known); });
+  world.inside(0, [&] { world.fabric(0).endpoint(1).post_recv(tag_of(3), answer, 1, known); });
+  ASSERT_TRUE(known.wait(2));
+  std::promise<void> release;
+  std::promise<void> held;
+  world.fabric(1).progress().post([&] {
+    held.set_value();
+    release.get_future().wait();
+  });
+  held.get_future().wait();
+  Waiter at_sender;
+  const TransferId send_id = send(world, tag_of(1), sent, 1, at_sender);
+  world.inside(0, [&] { world.fabric(0).endpoint(1).cancel(send_id); });
+  ASSERT_TRUE(at_sender.wait(1));
+  EXPECT_EQ(at_sender.first_error().code(), Code::kCancelled);
+  std::fill(sent.begin(), sent.end(), std::byte{0x22});
+  release.set_value();
+  const Bytes small = random_bytes(10, 1);
+  Bytes small_received(10);
+  Waiter behind;
+  send(world, tag_of(2), small, 0, behind);
+  recv(world, tag_of(2), small_received, 1, behind);
+  ASSERT_TRUE(behind.wait(2));
+  EXPECT_TRUE(small_received == small);
+  world.inside(1, [&] { world.fabric(1).endpoint(0).cancel(recv_id); });
+  ASSERT_TRUE(at_receiver.wait(1));
+  EXPECT_EQ(at_receiver.first_error().code(), Code::kCancelled);
+  EXPECT_EQ(std::count(received.begin(), received.end(), std::byte{0x22}), 0);
+}
+
+// Receives that are cancelled while their bytes come in.
+TEST_P(MessagesTest, AReceiveCancelledHalfwayIsNotWrittenAgain) {
+  World world(GetParam(), {0, 1});
+  const Bytes sent(size_t{4} << 20, std::byte{0x11});
+  Bytes received(sent.size());
+  uint64_t key = 0;
+  for (size_t turns = 0; turns < 12; ++turns) {
+    std::fill(received.begin(), received.end(), std::byte{0x55});
+    Waiter waiter;
+    const TransferId id = recv(world, tag_of(++key), received, 0, waiter);
+    send(world, tag_of(key), sent, 1, waiter);
+    for (size_t i = 0; i < turns; ++i) world.inside(1, [] {});
+    world.inside(1, [&] { world.fabric(1).endpoint(0).cancel(id); });
+    ASSERT_TRUE(waiter.wait(1));
+    world.inside(1, [&] { std::fill(received.begin(), received.end(), std::byte{0x77}); });
+    Bytes next(sent.size());
+    Waiter behind;
+    recv(world, tag_of(++key), next, 0, behind);
+    send(world, tag_of(key), sent, 1, behind);
+    ASSERT_TRUE(behind.wait(2));
+    EXPECT_TRUE(next == sent);
+    ASSERT_TRUE(waiter.wait(2));  // the sender has sent into the void
+    EXPECT_EQ(std::count(received.begin(), received.end(), std::byte{0x11}), 0) << turns;
+  }
 }
 
 TEST_P(MessagesTest, AFenceEndsWhatIsOlderAndKeepsWhatIsLater) {

@@ -46,13 +46,15 @@ FabricKind inproc_kind() {
           }};
 }
 
-FabricKind process_kind(std::string name, bool shared_memory, std::optional<UcxOptions> ucx) {
+FabricKind process_kind(std::string name, bool shared_memory, std::string tcp,
+                        std::optional<UcxOptions> ucx) {
   return {std::move(name),
-          [shared_memory, ucx](const std::shared_ptr<InprocNetwork>& /*network*/, PeerId self,
-                               FabricOptions options) -> Result<std::unique_ptr<Fabric>> {
+          [shared_memory, tcp, ucx](const std::shared_ptr<InprocNetwork>& /*network*/, PeerId self,
+                                    FabricOptions options) -> Result<std::unique_ptr<Fabric>> {
             ProcessFabricOptions o;
             o.fabric = std::move(options);
             o.shared_memory = shared_memory;
+            o.tcp = tcp;
             o.ucx = ucx;
             SGA_ASSIGN(auto fabric, ProcessFabric::create(self, std::move(o)));
             return std::unique_ptr<Fabric>(std::move(fabric));
@@ -62,8 +64,9 @@ FabricKind process_kind(std::string name, bool shared_memory, std::optional<UcxO
 }  // namespace
 
 const std::vector<FabricKind>& fabric_kinds() {
-  static const std::vector<FabricKind> kinds = {inproc_kind(), process_kind("shm", true, {}),
-                                                process_kind("ucx_tcp", false, UcxOptions())};
+  static const std::vector<FabricKind> kinds = {inproc_kind(), process_kind("shm", true, "", {}),
+                                                process_kind("tcp", false, "127.0.0.1:0", {}),
+                                                process_kind("ucx_tcp", false, "", UcxOptions())};
   return kinds;
 }
 
