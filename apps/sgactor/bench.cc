@@ -1,6 +1,7 @@
 // sgactor bench: how fast the actors and a training step are on this machine.
 #include "actors/runtime/actor_bench.h"
 #include "actors/runtime/training.h"
+#include "apps/sgactor/bench_collectives.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/device.h"
 #include "apps/sgactor/run_report.h"
@@ -160,6 +161,7 @@ void add_bench(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   chain->add_flag("--json", options->json, "one JSON object");
+  add_bench_collectives(*bench, line);
   chain->callback([&line, options] {
     line.action = [&line, options] { return bench_actors(line, *options); };
   });

@@ -1,4 +1,4 @@
-#include "tests/bench/collectives/collectives_bench.h"
+#include "apps/sgactor/collectives_bench.h"
 
 #include "transport/ucx/process_fabric.h"
 
@@ -8,13 +8,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <numeric>
 
-namespace sgactor::bench {
+namespace sgactor::apps {
 namespace {
 
 using namespace sgactor::transport;  // NOLINT(google-build-using-namespace)
@@ -117,11 +119,12 @@ std::vector<int64_t> sizes_of(const CollectivesBenchOptions& options) {
   return sizes;
 }
 
-Result<std::string> run_member(const CollectivesBenchOptions& options, int32_t index, int fd) {
+Status run_member(const CollectivesBenchOptions& options, int32_t index, int fd) {
   ProcessFabricOptions fabric_options;
   fabric_options.fabric.keyed_hash = options.hash;
   fabric_options.fabric.secret.fill(std::byte{1});
   fabric_options.shared_memory = options.transport == "shm";
+  if (options.transport == "tcp") fabric_options.tcp = "127.0.0.1:0";
   if (options.transport == "ucx") fabric_options.ucx = UcxOptions();
   Member member;
   member.index = index;
@@ -139,18 +142,15 @@ Result<std::string> run_member(const CollectivesBenchOptions& options, int32_t i
   SGA_TRY(connected.wait(static_cast<size_t>(options.num_processes)));
   member.collectives = std::make_unique<Collectives>(*member.fabric);
   member.collectives->set_routes(routes);
-  std::string rows;
-  const double n = options.num_processes;
+  std::string times;
   for (const int64_t bytes : sizes_of(options)) {
     SGA_ASSIGN(const double seconds, time_size(options, member, bytes));
-    rows += fmt::format(R"({}{{"bytes": {}, "time_us": {:.2f}, "bus_gb_s": {:.4f}}})",
-                        rows.empty() ? "" : ", ", bytes, seconds * 1e6,
-                        2.0 * (n - 1.0) / n * static_cast<double>(bytes) / seconds * 1e-9);
+    times.append(reinterpret_cast<const char*>(&seconds), sizeof(seconds));
   }
   // Nobody leaves before the parent has heard from all.
-  if (!write_all(fd, rows)) return internal_error("the parent has died");
+  if (!write_all(fd, times)) return internal_error("the parent has died");
   (void)read_all(fd);
-  return rows;
+  return {};
 }
 
 struct Child {
@@ -169,48 +169,79 @@ Result<std::string> lead(const std::vector<Child>& children) {
       if (!write_all(child.fd, address)) return internal_error("a process has died");
     }
   }
-  std::string rows;
+  std::string times;
   for (const Child& child : children) {
     SGA_ASSIGN(const std::string of_child, read_all(child.fd));
-    if (rows.empty()) rows = of_child;
+    if (times.empty()) times = of_child;
   }
-  return rows;
+  return times;
+}
+
+Status check(const CollectivesBenchOptions& options) {
+  SGA_CHECK(options.hash != nullptr, "links between processes need a keyed hash");
+  if (options.transport != "shm" && options.transport != "tcp" && options.transport != "ucx") {
+    return invalid_argument(fmt::format("no transport {}: shm, tcp or ucx", options.transport));
+  }
+  for (const int64_t bytes : options.sizes_bytes) {
+    if (bytes > 0 && bytes % element_bytes(options.element) == 0) continue;
+    return invalid_argument(fmt::format("{} bytes are not whole elements", bytes));
+  }
+  return {};
+}
+
+Result<Child> fork_member(const CollectivesBenchOptions& options, int32_t index,
+                          const std::vector<Child>& others) {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+    return internal_error("socketpair");
+  }
+  const pid_t pid = fork();
+  if (pid < 0) return internal_error("fork");
+  if (pid == 0) {
+    close(fds[0]);
+    for (const Child& other : others) close(other.fd);
+    const Status status = run_member(options, index, fds[1]);
+    if (!status.ok()) fmt::print(stderr, "member {}: {}\n", index, status.to_string());
+    _exit(status.ok() ? 0 : 1);
+  }
+  close(fds[1]);
+  return Child{pid, fds[0]};
 }
 
 }  // namespace
 
-Result<std::string> run_collectives_bench(const CollectivesBenchOptions& options) {
-  SGA_CHECK(options.hash != nullptr, "links between processes need a keyed hash");
-  if (options.transport != "shm" && options.transport != "ucx") {
-    return unsupported(fmt::format("no transport {}", options.transport));
-  }
+Result<std::vector<CollectivesBenchRow>> run_collectives_bench(
+    const CollectivesBenchOptions& options) {
+  SGA_TRY(check(options));
   std::vector<Child> children;
   for (int32_t i = 0; i < options.num_processes; ++i) {
-    int fds[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
-      return internal_error("socketpair");
-    }
-    const pid_t pid = fork();
-    if (pid == 0) {
-      close(fds[0]);
-      for (const Child& other : children) close(other.fd);
-      const auto rows = run_member(options, i, fds[1]);
-      if (!rows.ok()) fmt::print(stderr, "member {}: {}\n", i, rows.status().to_string());
-      _exit(rows.ok() ? 0 : 1);
-    }
-    close(fds[1]);
-    children.push_back({pid, fds[0]});
+    SGA_ASSIGN(const Child child, fork_member(options, i, children));
+    children.push_back(child);
   }
-  auto rows = lead(children);
+  const auto times = lead(children);
   for (const Child& child : children) close(child.fd);
   for (const Child& child : children) waitpid(child.pid, nullptr, 0);
-  if (!rows.ok()) return rows.status();
-  constexpr const char* kAlgorithms[] = {"exact", "ring", "tree", "halving_doubling"};
-  return fmt::format(
-      R"({{"collective": "all_reduce", "transport": "{}", "processes": {}, "algorithm": "{}", )"
-      R"("rows": [{}]}})",
-      options.transport, options.num_processes, kAlgorithms[static_cast<int>(options.algorithm)],
-      *rows);
+  if (!times.ok()) return times.status();
+  const std::vector<int64_t> sizes = sizes_of(options);
+  if (times->size() != sizes.size() * sizeof(double)) return internal_error("times are cut");
+  const double n = options.num_processes;
+  std::vector<CollectivesBenchRow> rows;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    double seconds = 0;
+    std::memcpy(&seconds, times->data() + i * sizeof(double), sizeof(double));
+    const double bus = 2.0 * (n - 1.0) / n * static_cast<double>(sizes[i]) / seconds;
+    rows.push_back({sizes[i], seconds * 1e6, bus * 1e-9});
+  }
+  return rows;
 }
 
-}  // namespace sgactor::bench
+Result<Algorithm> parse_algorithm(const std::string& name) {
+  constexpr std::array<const char*, 4> kNames = {"exact", "ring", "tree", "halving_doubling"};
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) return static_cast<Algorithm>(i);
+  }
+  return invalid_argument(
+      fmt::format("no algorithm {}: exact, ring, tree or halving_doubling", name));
+}
+
+}  // namespace sgactor::apps
