@@ -7,7 +7,13 @@ rank, the share of the time spent communicating in which lane 0 computes too, an
 starts that overlap rests on: gathers that start before the launch ahead of their reader ends,
 reductions that start before the last backward ends.
 
-usage: overlap.py TRACE... [--json] [--skip-steps N] [--expect SHARE]
+With --order it checks that order by name, for runs whose plan gathers parameters (ZeRO 3): in each
+step "layer.L+1.forward.all_gather" starts before layer.L.forward ends, likewise backwards, and
+"layer.L.backward.reduce_scatter" of all layers but the last to run starts before the last backward
+ends. A pair is in order if it is so in more than half of the steps: where cores are shared, a step
+may be cut in two by another process.
+
+usage: overlap.py TRACE... [--json] [--skip-steps N] [--expect SHARE] [--order]
 """
 
 import argparse
@@ -17,6 +23,7 @@ import re
 import sys
 
 LANE = re.compile(r"rank (\d+) lane (\d+)")
+LAYER = re.compile(r"layer\.(\d+)\.(forward|backward)(?:\.(all_gather|reduce_scatter))?$")
 
 
 def read(path):
@@ -88,19 +95,77 @@ def early(rank):
     return counts
 
 
+def order_of(spans):
+    """(what must start, what must not have ended) -> whether it was so, of one step's spans."""
+    at = {}
+    last_backward = 0.0
+    for start, end, name, _ in spans["compute"] + spans["communicate"]:
+        match = LAYER.match(name)
+        if match:
+            key = (int(match[1]), match[2], match[3])
+            at[key] = (min(start, at.get(key, (start,))[0]), max(end, at.get(key, (0, end))[1]))
+        if name.endswith(".backward"):
+            last_backward = max(last_backward, end)
+    last = min((key[0] for key in at if key[1] == "backward"), default=0)
+    order = {}
+    for (layer, phase, op), (start, _) in at.items():
+        ahead = (layer - 1 if phase == "forward" else layer + 1, phase, None)
+        if op == "all_gather" and ahead in at:
+            order[(f"layer.{layer}.{phase}.{op}", f"layer.{ahead[0]}.{phase}")] = (
+                start < at[ahead][1])
+        if op == "reduce_scatter" and layer != last:
+            order[(f"layer.{layer}.{phase}.{op}", "the last backward")] = start < last_backward
+    return order
+
+
+def check_order(rank):
+    """Pairs of names -> [steps in order, steps]."""
+    steps = {}
+    for kind in ("compute", "communicate"):
+        for span in rank[kind]:
+            spans = steps.setdefault(span[3], {"compute": [], "communicate": []})
+            spans[kind].append(span)
+    counts = {}
+    for spans in steps.values():
+        for pair, good in order_of(spans).items():
+            count = counts.setdefault(pair, [0, 0])
+            count[0] += good
+            count[1] += 1
+    return counts
+
+
+def print_order(number, counts):
+    """Prints the pairs of a rank; whether there are both kinds and all are in order."""
+    good = True
+    for (name, other), (early, total) in sorted(counts.items()):
+        verdict = "in order" if 2 * early > total else "LATE"
+        good = good and 2 * early > total
+        print(f"rank {number}: {name} starts before {other} ends in {early} of {total} steps: "
+              f"{verdict}")
+    for kind in ("all_gather", "reduce_scatter"):
+        if not any(name.endswith(kind) for name, _ in counts):
+            print(f"rank {number}: no {kind} of a layer in this trace")
+            good = False
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("traces", nargs="+")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--skip-steps", type=int, default=0, help="leave out steps 1 to N")
     parser.add_argument("--expect", type=float, help="exit 1 if a rank's share is below this")
+    parser.add_argument("--order", action="store_true", help="exit 1 if a start is late")
     args = parser.parse_args()
     report = []
+    in_order = True
     for path in args.traces:
         for number, rank in sorted(spans_by_rank(read(path), args.skip_steps).items()):
             busy = sum(end - start for start, end, *_ in rank["communicate"])
             hidden = covered(rank["communicate"], union(rank["compute"]))
             counts = early(rank)
+            if args.order:
+                in_order = print_order(number, check_order(rank)) and in_order
             report.append(
                 {
                     "rank": number,
@@ -123,6 +188,8 @@ def main():
             )
     if not report:
         sys.exit("no lanes in these traces")
+    if not in_order:
+        sys.exit(1)
     if args.expect is not None and min(r["overlap"] for r in report) < args.expect:
         sys.exit(1)
 
