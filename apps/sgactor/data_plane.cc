@@ -39,12 +39,12 @@ class Hmac final : public transport::KeyedHash {
   }
 };
 
-/// The network device that has this numeric address.
-Result<std::string> device_of(const std::string& address) {
+/// Errors: kInvalidArgument: no network device has this numeric address.
+Status check_own_address(const std::string& address) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return internal_error("getifaddrs failed");
-  std::string found;
-  for (const ifaddrs* i = list; i != nullptr && found.empty(); i = i->ifa_next) {
+  bool found = false;
+  for (const ifaddrs* i = list; i != nullptr && !found; i = i->ifa_next) {
     if (i->ifa_addr == nullptr) continue;
     const auto family = i->ifa_addr->sa_family;
     const void* raw = nullptr;
@@ -52,10 +52,10 @@ Result<std::string> device_of(const std::string& address) {
     if (family == AF_INET6) raw = &reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr;
     std::array<char, INET6_ADDRSTRLEN> text{};
     if (raw == nullptr || ::inet_ntop(family, raw, text.data(), text.size()) == nullptr) continue;
-    if (address == text.data()) found = i->ifa_name;
+    found = address == text.data();
   }
   ::freeifaddrs(list);
-  if (!found.empty()) return found;
+  if (found) return {};
   return invalid_argument("--bind " + address + ": no network device of this host has it");
 }
 
@@ -77,8 +77,8 @@ class Plane final : public DataPlane {
       between.fabric = options;
       // Shared memory is all that workers of one host need; a port is opened for others only.
       if (!bind.empty()) {
-        between.ucx.emplace();
-        SGA_ASSIGN(between.ucx->devices, device_of(bind));
+        SGA_TRY(check_own_address(bind));
+        between.tcp = bind.find(':') == std::string::npos ? bind + ":0" : "[" + bind + "]:0";
       }
       SGA_ASSIGN(fabric_, transport::ProcessFabric::create(self, between));
     }
