@@ -10,8 +10,10 @@ namespace {
 TEST(ClusterSpecTest, TextFormRoundTrips) {
   const ClusterSpec cluster{
       {25e9, 1e-5},
-      {{"node0", {4.5e11, 5e-6}, {{"h200", int64_t{141} << 30, 9.89e14}, {"cpu", 1, 0.1}}},
-       {"node1", {1.0 / 3, 0}, {{"cpu", (int64_t{1} << 53) - 1, 1e11}}}}};
+      {{"node0",
+        {4.5e11, 5e-6},
+        {{"h200", int64_t{141} << 30, 9.89e14, 4e12}, {"cpu", 1, 0.1, 0.3}}},
+       {"node1", {1.0 / 3, 0}, {{"cpu", (int64_t{1} << 53) - 1, 1e11, 1e10}}}}};
   const Result<ClusterSpec> parsed = parse_cluster(print_cluster(cluster));
   ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
   EXPECT_EQ(*parsed, cluster);

@@ -181,6 +181,15 @@ const std::vector<Case>& good_cases() {
        "vocab = 7",
        "bf16[6, 4]"},
       {"slice_shard", {"i32[6, 5]", "i32[]"}, "axis = 1, members = 2", "i32[6, 3]"},
+      {"linear_cross_entropy", {"bf16[6, 4]", "bf16[9, 4]", "i32[6]"}, "", "f32[], f32[6]"},
+      {"linear_cross_entropy_grad",
+       {"f32[9, 4]", "bf16[6, 4]", "bf16[9, 4]", "i32[6]", "f32[]"},
+       "",
+       "f32[9, 4], bf16[6, 4], f32[]"},
+      {"fused_pointwise",
+       {"f32[2, 3]", "f32[3]"},
+       "program = \"add 0 1; scale 2 0.5\"",
+       "f32[2, 3]"},
   };
   return kCases;
 }
@@ -349,6 +358,16 @@ const std::vector<Case>& bad_cases() {
        "the rank's index"},
       {"slice_shard", {"f32[6, 5]", "i32[]"}, "axis = 2, members = 2", "axis is 2"},
       {"slice_shard", {"f32[6, 5]", "i32[]"}, "axis = 1, members = 0", "members is 0"},
+      {"linear_cross_entropy", {"f32[6, 4]", "f32[9, 5]", "i32[6]"}, "", "f32[9, 5]"},
+      {"linear_cross_entropy_grad",
+       {"f32[9, 5]", "f32[6, 4]", "f32[9, 4]", "i32[6]", "f32[]"},
+       "",
+       "f32[9, 4]"},
+      {"fused_pointwise", {"f32[2, 3]", "f32[2]"}, "program = \"add 0 1\"", "a suffix of"},
+      {"fused_pointwise",
+       {"f32[2, 3]"},
+       "program = \"add 0 1\"",
+       "instruction 0 of the program is malformed"},
   };
   return kCases;
 }
