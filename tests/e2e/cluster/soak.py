@@ -22,35 +22,8 @@ import sys
 import tempfile
 import time
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": True,
-    "initializer_range": 0.02,
-}
+from tiny_job import write_job
 
-JOB = """[model]
-hf = "tiny"
-[data]
-kind = "mock"
-mock_tokens = 65536
-validation_fraction = 0.0
-[training]
-seq_len = 8
-micro_batch_size = 1
-global_batch_size = 4
-validation_interval = 0
-[parallelism]
-data_parallel_degree = 3
-logical_data_parallel = 4
-zero_stage = 1
-[checkpoint]
-interval = 0
-[log]
-interval = 1000
-sample_tokens = 0
-"""
 PAUSE_S = 0.02
 
 
@@ -139,10 +112,7 @@ def judge(role, samples, args):
 
 
 def soak(args, folder):
-    (folder / "tiny").mkdir()
-    (folder / "tiny" / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    (folder / "job.toml").write_text(JOB, encoding="utf-8")
-    words = [args.program, "train", str(folder / "job.toml"), "--workers=3",
+    words = [args.program, "train", str(write_job(folder, dp=3, zero=1, logical=4)), "--workers=3",
              f"--run-dir={folder / 'run'}", f"--training.steps={args.steps}", "--no-cache"]
     started = time.monotonic()
     with open(folder / "log", "wb") as log:
