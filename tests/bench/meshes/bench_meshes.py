@@ -4,14 +4,18 @@
 Each row is `sgactor train JOB --workers N` with the parallelism keys printed. The first row is the
 reference: one worker that hosts all logical data-parallel ranks. Losses (as bits) and gradient
 norms of every dp, pp and ZeRO row must equal its; rows with tp must agree within 1e-5 (loss) and
-1e-4 of the norm. Also printed: tokens/s (median step), the largest worker's planned model state.
+1e-4 of the norm. Also printed: tokens/s (median step), and the most memory that a logical rank's
+arena has had in use. A machine with fewer cores than workers shares them: what tokens/s says then
+is what more processes cost, not what they gain.
 
 usage: bench_meshes.py PROGRAM [--steps 50] [--job FILE] [--keep DIR] [--rows REGEX] [--json FILE]
+                       [--markdown FILE]
 Exit code 1 if a row fails or differs.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -68,8 +72,12 @@ def read_metrics(run_dir):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def run_dir_of(folder, row):
+    return folder / re.sub(r"\W", "_", row[0])
+
+
 def run_row(program, job, folder, row, steps):
-    run_dir = folder / re.sub(r"\W", "_", row[0])
+    run_dir = run_dir_of(folder, row)
     shutil.rmtree(run_dir, ignore_errors=True)
     words = command(program, job, run_dir, row, steps)
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
@@ -80,6 +88,11 @@ def run_row(program, job, folder, row, steps):
     if len(metrics) != steps:
         return None, f"{len(metrics)} lines of metrics for {steps} steps"
     return metrics, ""
+
+
+def arena_mib(run_dir):
+    path = pathlib.Path(run_dir) / "report.json"
+    return json.loads(path.read_text(encoding="utf-8"))["memory"]["high_water_bytes"] / 2**20
 
 
 def loss_of(line):
@@ -102,6 +115,37 @@ def compare(row, reference, metrics):
     return f"{verdict} {worst:.1e} (loss), {norms:.1e} (norm)"
 
 
+def processor():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return "unknown"
+
+
+def markdown(table, args, load):
+    """The table as a page, with what one has to know to read it."""
+    job = pathlib.Path(args.job).name
+    lines = [
+        f"# {job} on every mesh",
+        "",
+        "```",
+        f"python3 tests/bench/meshes/bench_meshes.py build/release/bin/sgactor --steps {args.steps}",
+        "```",
+        "",
+        f"{os.cpu_count()} cores, {processor()}; load average before and after: {load[0]:.1f}, "
+        f"{load[1]:.1f}. {LOGICAL} logical data-parallel ranks in each row. Workers share the "
+        "cores, so tokens/s says what more processes cost here, not what they would gain on "
+        "devices of their own.",
+        "",
+        "| dp x tp x pp | workers | tokens/s | MiB a rank | losses and norms |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
+    lines += [f"| {r['row']} | {r['workers']} | {r['tok_s']:.0f} | {r['arena_mib']:.1f} | "
+              f"{r['verdict']} |" for r in table]
+    return "\n".join(lines) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("program")
@@ -110,11 +154,14 @@ def main():
     parser.add_argument("--keep", help="folder for the run directories")
     parser.add_argument("--rows", default="", help="only rows whose name matches (and the first)")
     parser.add_argument("--json", help="write the table to FILE too")
+    parser.add_argument("--markdown", help="write the table as a page to FILE too")
     args = parser.parse_args()
     folder = pathlib.Path(args.keep or tempfile.mkdtemp(prefix="sgactor-meshes-"))
     table = []
     reference = None
-    print(f"{'dp x tp x pp':<20}{'workers':>8}{'tok/s':>10}  losses and norms", flush=True)
+    load = [os.getloadavg()[0]]
+    print(f"{'dp x tp x pp':<20}{'workers':>8}{'tok/s':>10}{'MiB a rank':>12}  losses and norms",
+          flush=True)
     for row in ROWS:
         if reference is not None and not re.search(args.rows, row[0]):
             continue
@@ -125,14 +172,18 @@ def main():
             verdict = compare(row, reference, metrics)
         rate = statistics.median(m["tok_s"] for m in metrics) if metrics else 0
         workers = row[1] * row[2] * row[3]
-        print(f"{row[0]:<20}{workers:>8}{rate:>10.0f}  {verdict}", flush=True)
+        mib = arena_mib(run_dir_of(folder, row)) if metrics else 0
+        print(f"{row[0]:<20}{workers:>8}{rate:>10.0f}{mib:>12.1f}  {verdict}", flush=True)
         good = verdict == "same bits" or verdict.startswith("within")
-        table.append({"row": row[0], "workers": workers, "tok_s": rate, "verdict": verdict,
-                      "good": good})
+        table.append({"row": row[0], "workers": workers, "tok_s": rate, "arena_mib": mib,
+                      "verdict": verdict, "good": good})
         if reference is None:
             break
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(table) + "\n", encoding="utf-8")
+    if args.markdown:
+        load.append(os.getloadavg()[0])
+        pathlib.Path(args.markdown).write_text(markdown(table, args, load), encoding="utf-8")
     if not args.keep:
         shutil.rmtree(folder, ignore_errors=True)
     if not all(r["good"] for r in table):
