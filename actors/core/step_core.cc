@@ -8,26 +8,34 @@ StepCore::StepCore(const StepPolicy& policy)
     : policy_(policy),
       step_(policy.first_step - 1),
       last_done_(policy.first_step - 1),
-      checkpointed_(policy.first_step - 1) {}
+      checkpointed_(policy.checkpointed >= 0 ? policy.checkpointed : policy.first_step - 1) {}
 
-StepCore::Action StepCore::next(bool stop) {
+StepCore::Action StepCore::next(bool stop, bool pause) {
   if (finished_) return Action::kFinish;
   if (stop && last_done_ < policy_.last_step) {
     interrupted_ = true;
-    if (last_done_ >= policy_.first_step) checkpoint_due_ = true;
+    if (last_done_ != checkpointed_) checkpoint_due_ = true;
+  } else if (pause && last_done_ < policy_.last_step && !paused_) {
+    paused_ = true;
+    mirror_due_ = last_done_ >= policy_.first_step;
   }
   if (checkpoint_due_) {
     checkpoint_due_ = false;
     if (policy_.can_checkpoint && checkpointed_ != last_done_) {
       checkpointed_ = last_done_;
+      mirror_due_ = false;
       return Action::kCheckpoint;
     }
+  }
+  if (mirror_due_) {
+    mirror_due_ = false;
+    if (checkpointed_ != last_done_) return Action::kMirror;
   }
   if (validation_due_) {
     validation_due_ = false;
     if (!interrupted_) return Action::kValidate;
   }
-  if (interrupted_ || last_done_ >= policy_.last_step) {
+  if (interrupted_ || paused_ || last_done_ >= policy_.last_step) {
     finished_ = true;
     return Action::kFinish;
   }
@@ -45,6 +53,7 @@ Status StepCore::on_step_done(int64_t step) {
   const bool last = step == policy_.last_step;
   const auto due = [step](int64_t interval) { return interval > 0 && step % interval == 0; };
   checkpoint_due_ = due(policy_.checkpoint_interval) || (last && policy_.final_checkpoint);
+  mirror_due_ = due(policy_.mirror_interval) && !last;
   validation_due_ = policy_.can_validate && policy_.validation_interval > 0 &&
                     (due(policy_.validation_interval) || last);
   return {};

@@ -13,26 +13,31 @@ struct StepPolicy {
   int64_t checkpoint_interval = 0;  ///< steps; 0: only at the end
   bool final_checkpoint = true;
   bool can_checkpoint = false;
+  /// Newest step whose checkpoint is there already; -1: the one before the first step.
+  int64_t checkpointed = -1;
+  int64_t mirror_interval = 0;      ///< steps between copies in memory; 0: none
   int64_t validation_interval = 0;  ///< steps; 0: never
   bool can_validate = false;
 };
 
 /// What the coordinator does next. Between two steps come, where due and in this order, checkpoint
-/// and validation. A stop finishes the step under way, takes a checkpoint, and ends. One caller at
-/// a time.
+/// or mirror, and validation. A stop finishes the step under way, takes a checkpoint, and ends; a
+/// pause takes a mirror and ends. One caller at a time.
 class StepCore {
  public:
   StepCore() = default;
   explicit StepCore(const StepPolicy& policy);
 
-  enum class Action : uint8_t { kBeginStep = 0, kCheckpoint, kValidate, kFinish };
-  /// Next action; call again when it is over. `stop` is read between steps only. After kFinish
-  /// always kFinish.
-  Action next(bool stop);
+  enum class Action : uint8_t { kBeginStep = 0, kCheckpoint, kMirror, kValidate, kFinish };
+  /// Next action; call again when it is over. `stop` and `pause` are read between steps only.
+  /// After kFinish always kFinish.
+  Action next(bool stop, bool pause = false);
   /// Step of the action: the one to begin, or the one done last.
   [[nodiscard]] int64_t step() const { return step_; }
   /// A stop came before the last step was done.
   [[nodiscard]] bool interrupted() const { return interrupted_; }
+  /// The same of a pause.
+  [[nodiscard]] bool paused() const { return paused_; }
   [[nodiscard]] int64_t last_done() const { return last_done_; }
   /// The step is done on every rank. Errors: kInternal if it was not begun.
   Status on_step_done(int64_t step);
@@ -43,9 +48,11 @@ class StepCore {
   int64_t last_done_ = 0;
   bool open_ = false;
   bool checkpoint_due_ = false;
+  bool mirror_due_ = false;
   bool validation_due_ = false;
   bool finished_ = false;
   bool interrupted_ = false;
+  bool paused_ = false;
   int64_t checkpointed_ = 0;
 };
 

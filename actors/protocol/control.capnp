@@ -126,6 +126,16 @@ struct FaultReport {
   status @1 :Status;
 }
 
+struct TakeSnapshot {
+  step @0 :Int64;
+  mirror @1 :Text;
+}
+
+struct EndWorker {
+  index @0 :Int32;
+  onlyIfStopped @1 :Bool;
+}
+
 struct Opaque {
   kind @0 :UInt32;
   payload @1 :Data;
@@ -154,7 +164,7 @@ struct Envelope {
     beginStep @18 :Int64;
     commit @19 :Int64;
     beginValidation @20 :BeginValidation;
-    takeSnapshot @21 :Int64;
+    takeSnapshot @21 :TakeSnapshot;
     finish @22 :Void;
     rankReady @23 :RankMessage;
     vote @24 :RankMessage;
@@ -165,5 +175,6 @@ struct Envelope {
     rankFinished @29 :RankFinished;
     faultReport @30 :FaultReport;
     heartbeat @31 :Int64;
+    endWorker @32 :EndWorker;
   }
 }

@@ -198,6 +198,9 @@ struct StepPrepared {
 /// checkpoint before it is whole.
 struct TakeSnapshot {
   int64_t step = 0;
+  /// Directory that it goes to instead of the run's checkpoints: a copy in memory, which the run
+  /// can do without. Empty: the run's checkpoints.
+  std::string mirror;
 };
 /// writer -> worker, worker -> coordinator: the copies are on the stream, later work is ordered
 /// behind them.

@@ -17,7 +17,7 @@ namespace {
 namespace cw = control_wire;
 
 constexpr size_t kMaxStatusText = 16384;
-constexpr std::array<std::string_view, 26> kNames = {"hello",
+constexpr std::array<std::string_view, 27> kNames = {"hello",
                                                      "welcome",
                                                      "refused",
                                                      "start_workers",
@@ -42,7 +42,8 @@ constexpr std::array<std::string_view, 26> kNames = {"hello",
                                                      "snapshot_written",
                                                      "rank_finished",
                                                      "fault_report",
-                                                     "heartbeat"};
+                                                     "heartbeat",
+                                                     "end_worker"};
 static_assert(kNames.size() == std::variant_size_v<Body>);
 
 capnp::Data::Reader data(const std::string& text) {
@@ -180,7 +181,16 @@ void put(const BeginValidation& m, cw::Envelope::Body::Builder body) {
   to.setStep(m.step);
   to.setNumBatches(m.num_batches);
 }
-void put(const TakeSnapshot& m, cw::Envelope::Body::Builder body) { body.setTakeSnapshot(m.step); }
+void put(const TakeSnapshot& m, cw::Envelope::Body::Builder body) {
+  auto to = body.initTakeSnapshot();
+  to.setStep(m.step);
+  to.setMirror(m.mirror);
+}
+void put(const EndWorker& m, cw::Envelope::Body::Builder body) {
+  auto to = body.initEndWorker();
+  to.setIndex(m.index);
+  to.setOnlyIfStopped(m.only_if_stopped);
+}
 void put(const Finish&, cw::Envelope::Body::Builder body) { body.setFinish(); }
 void put(const RankReady& m, cw::Envelope::Body::Builder body) {
   auto to = body.initRankReady();
@@ -353,6 +363,9 @@ Result<Body> get_session(cw::Envelope::Body::Reader body) {
       return Body(Opaque{body.getOpaque().getKind(), text(body.getOpaque().getPayload())});
     case Which::HEARTBEAT:
       return Body(Heartbeat{body.getHeartbeat()});
+    case Which::END_WORKER:
+      return Body(
+          EndWorker{body.getEndWorker().getIndex(), body.getEndWorker().getOnlyIfStopped()});
     default:
       return corruption("control message: unknown kind");
   }
@@ -370,7 +383,8 @@ Result<Body> get_body(cw::Envelope::Body::Reader body, int64_t generation) {
       return Body(BeginValidation{body.getBeginValidation().getStep(),
                                   body.getBeginValidation().getNumBatches()});
     case Which::TAKE_SNAPSHOT:
-      return Body(TakeSnapshot{body.getTakeSnapshot()});
+      return Body(
+          TakeSnapshot{body.getTakeSnapshot().getStep(), text(body.getTakeSnapshot().getMirror())});
     case Which::FINISH:
       return Body(Finish{});
     case Which::RANK_READY:

@@ -14,7 +14,7 @@
 namespace sgactor::actors::wire {
 
 /// Grows with every change that an older process would misread.
-inline constexpr uint32_t kProtocol = 1;
+inline constexpr uint32_t kProtocol = 2;
 /// Most bytes of one encoded envelope; a plan is the largest thing sent.
 inline constexpr size_t kMaxBytes = size_t{1} << 29;
 
@@ -112,12 +112,18 @@ struct Heartbeat {
   int64_t sequence = 0;
 };
 
+/// coordinator -> node: kill a worker process of yours, which is not heard any more.
+struct EndWorker {
+  int32_t index = 0;
+  bool only_if_stopped = false;  ///< leave it alone unless the system says that it is stopped
+};
+
 /// In the order of the union in control.capnp, so that index() and the schema's tag agree.
 using Body =
     std::variant<Hello, Welcome, Refused, StartWorkers, WorkerExited, StopJob, LoadPlan, PlanLoaded,
                  Routes, Shutdown, Failed, Opaque, BeginStep, Commit, BeginValidation, TakeSnapshot,
                  Finish, RankReady, Vote, StepDone, ValidationDone, SnapshotEnqueued,
-                 SnapshotWritten, RankFinished, FaultReport, Heartbeat>;
+                 SnapshotWritten, RankFinished, FaultReport, Heartbeat, EndWorker>;
 std::string_view name_of(const Body& body);
 /// Messages of a step, which belong to one generation; the others are valid in every one.
 bool belongs_to_generation(const Body& body);

@@ -2,6 +2,7 @@
 
 #include "actors/core/commit_core.h"
 #include "actors/runtime/shell.h"
+#include "graph/base/log.h"
 
 #include <algorithm>
 #include <optional>
@@ -25,6 +26,7 @@ struct CoordinatorState {
     outcome.status = status;
     outcome.last_step = steps.last_done();
     outcome.interrupted = steps.interrupted();
+    outcome.paused = steps.paused();
     host->on_finished(outcome);
   }
 
@@ -40,7 +42,9 @@ struct CoordinatorState {
   int32_t num_waited = 0;  // answers still missing to the action under way
   // The checkpoint on its way to disk, one at a time: parts of the ranks, by rank.
   std::optional<CheckpointCommitted> writing;
+  bool writing_mirror = false;
   std::vector<std::optional<std::string>> parts;
+  bool mirror_waits = false;    // the one that waits is a mirror
   bool snapshot_waits = false;  // for the one before it to be whole
   bool finishing = false;
   int64_t begin_ns = 0;
@@ -72,14 +76,16 @@ void ask_for_reports(Self self) {
 
 /// Storage that is slower than the interval between checkpoints holds the run back here: the
 /// alternative is to lose a checkpoint that was asked for.
-void take_snapshot(Self self) {
+void take_snapshot(Self self, bool mirror = false) {
   CoordinatorState& s = self->state;
   s.snapshot_waits = s.writing.has_value();
+  s.mirror_waits = s.snapshot_waits && mirror;
   if (s.snapshot_waits) return;
+  s.writing_mirror = mirror;
   s.writing = CheckpointCommitted{s.steps.last_done(), {}, {}, 0, 0, 0};
   s.parts.assign(s.host->placements.size(), std::nullopt);
   s.num_waited = s.host->num_ranks();
-  tell_workers(self, TakeSnapshot{s.steps.last_done()});
+  tell_workers(self, TakeSnapshot{s.steps.last_done(), mirror ? s.host->mirror.root : ""});
 }
 
 void begin_step(Self self, const Probe::Span& span) {
@@ -95,11 +101,16 @@ void begin_step(Self self, const Probe::Span& span) {
 void advance(Self self, const Probe::Span& span) {
   CoordinatorState& s = self->state;
   const bool stop = s.host->stop != nullptr && s.host->stop->load();
-  switch (s.steps.next(stop)) {
+  const bool pause = s.host->pause != nullptr && s.host->pause->load();
+  switch (s.steps.next(stop, pause)) {
     case StepCore::Action::kBeginStep:
       return begin_step(self, span);
     case StepCore::Action::kCheckpoint:
       return take_snapshot(self);
+    case StepCore::Action::kMirror:
+      // One that is due while another is under way would hold the run back: left out.
+      if (s.writing && !s.steps.paused()) return advance(self, span);
+      return take_snapshot(self, true);
     case StepCore::Action::kValidate:
       return tell_workers(self, BeginValidation{s.steps.last_done(), s.host->validation_batches});
     case StepCore::Action::kFinish:
@@ -193,16 +204,16 @@ void on_step_done(Self self, const StepDone& msg) {
 void commit_checkpoint(Self self) {
   CoordinatorState& s = self->state;
   auto result = std::make_shared<CheckpointCommitted>(*s.writing);
+  const CheckpointTarget& to = s.writing_mirror ? s.host->mirror : s.host->checkpoints;
   std::vector<std::string> parts;
   for (std::optional<std::string>& p : s.parts) parts.push_back(std::move(*p));
   s.host->services.storage->submit(
-      [host = s.host, result, parts = std::move(parts)]() -> Status {
+      [host = s.host, &to, result, parts = std::move(parts)]() -> Status {
         transport::CheckpointInfo info = host->checkpoints.info;
         info.step = result->step;
         info.data_position = result->step;
-        SGA_ASSIGN(result->path,
-                   transport::commit_checkpoint(host->checkpoints.root, std::move(info), parts));
-        return transport::prune_checkpoints(host->checkpoints.root, host->checkpoints.keep);
+        SGA_ASSIGN(result->path, transport::commit_checkpoint(to.root, std::move(info), parts));
+        return transport::prune_checkpoints(to.root, to.keep);
       },
       [coordinator = CoordinatorActor(self), result](const Status& status) {
         result->status = status;
@@ -210,30 +221,13 @@ void commit_checkpoint(Self self) {
       });
 }
 
-void on_snapshot_written(Self self, const SnapshotWritten& msg) {
+/// The snapshot under way has come to its end, and the next may begin.
+void on_written(Self self, const CheckpointCommitted& msg) {
   CoordinatorState& s = self->state;
-  const auto span = s.probe.handle(self, "snapshot_written", msg.step);
-  if (!msg.status.ok()) return end_run(self, msg.status);
-  if (msg.rank < 0 || msg.rank >= s.host->num_ranks()) {
-    return end_run(self, internal_error("a snapshot of a rank that does not exist"));
-  }
-  if (!s.writing || s.writing->step != msg.step) return;  // sent again
-  std::optional<std::string>& part = s.parts[static_cast<size_t>(msg.rank)];
-  if (part) return;
-  part = msg.part;
-  s.writing->bytes_written += msg.bytes_written;
-  s.writing->bytes_reused += msg.bytes_reused;
-  s.writing->seconds = std::max(s.writing->seconds, msg.seconds);
-  const bool whole =
-      std::all_of(s.parts.begin(), s.parts.end(), [](const auto& p) { return p.has_value(); });
-  if (whole) commit_checkpoint(self);
-}
-
-void on_checkpoint_committed(Self self, const CheckpointCommitted& msg) {
-  CoordinatorState& s = self->state;
-  const auto span = s.probe.handle(self, "checkpoint_committed", msg.step);
-  if (!msg.status.ok()) return end_run(self, msg.status);
-  if (s.host->observer != nullptr) {
+  const Status status = msg.status;
+  if (!status.ok() && !s.writing_mirror) return end_run(self, status);
+  if (!status.ok()) log::warn("no mirror of step {}: {}", msg.step, status.message());
+  if (status.ok() && s.host->observer != nullptr) {
     transport::WriteStats stats;
     stats.bytes_written = msg.bytes_written;
     stats.bytes_reused = msg.bytes_reused;
@@ -241,8 +235,36 @@ void on_checkpoint_committed(Self self, const CheckpointCommitted& msg) {
     s.host->observer->on_checkpoint(msg.step, msg.path, stats);
   }
   s.writing.reset();
-  if (s.snapshot_waits) take_snapshot(self);
+  if (s.snapshot_waits) take_snapshot(self, s.mirror_waits);
   ask_for_reports(self);
+}
+
+void on_snapshot_written(Self self, const SnapshotWritten& msg) {
+  CoordinatorState& s = self->state;
+  const auto span = s.probe.handle(self, "snapshot_written", msg.step);
+  const bool mirror = s.writing && s.writing_mirror && s.writing->step == msg.step;
+  if (!msg.status.ok() && !mirror) return end_run(self, msg.status);
+  if (msg.rank < 0 || msg.rank >= s.host->num_ranks()) {
+    return end_run(self, internal_error("a snapshot of a rank that does not exist"));
+  }
+  if (!s.writing || s.writing->step != msg.step) return;  // sent again
+  std::optional<std::string>& part = s.parts[static_cast<size_t>(msg.rank)];
+  if (part) return;
+  part = msg.part;
+  if (!msg.status.ok()) s.writing->status = msg.status;
+  s.writing->bytes_written += msg.bytes_written;
+  s.writing->bytes_reused += msg.bytes_reused;
+  s.writing->seconds = std::max(s.writing->seconds, msg.seconds);
+  const bool whole =
+      std::all_of(s.parts.begin(), s.parts.end(), [](const auto& p) { return p.has_value(); });
+  if (!whole) return;
+  if (s.writing->status.ok()) return commit_checkpoint(self);
+  on_written(self, *s.writing);
+}
+
+void on_checkpoint_committed(Self self, const CheckpointCommitted& msg) {
+  const auto span = self->state.probe.handle(self, "checkpoint_committed", msg.step);
+  on_written(self, msg);
 }
 
 void on_validation_done(Self self, const ValidationDone& msg) {
@@ -277,7 +299,8 @@ void start(Self self, const std::shared_ptr<CoordinatorHost>& host) {
   s.host = host;
   s.steps = StepCore(host->policy);
   const size_t num_ranks = host->placements.size();
-  s.commits = CommitCore(std::vector<int64_t>(num_ranks, 1), 1, host->policy.first_step - 1);
+  s.commits =
+      CommitCore(std::vector<int64_t>(num_ranks, 1), host->generation, host->policy.first_step - 1);
   s.done.resize(num_ranks);
   s.probe = Probe(host->shared, s.name);
   host->shared->tracer.enable(host->trace_steps > 0);
@@ -298,7 +321,9 @@ CoordinatorActor::behavior_type coordinator_actor(Self self,
           return end_run(self, internal_error("a rank that does not exist is ready"));
         }
         if (!st.ready.insert(msg.rank).second) return;  // sent again
-        if (st.ready.size() == st.done.size()) advance(self, span);
+        if (st.ready.size() != st.done.size()) return;
+        if (st.host->on_ready) st.host->on_ready();
+        advance(self, span);
       },
       [self](const Vote& msg) { on_vote(self, msg); },
       [self](const JournalWritten& msg) { on_journal_written(self, msg); },

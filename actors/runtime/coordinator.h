@@ -23,6 +23,7 @@ struct RunOutcome {
   Status status;  ///< of the actor that failed first, or ok
   int64_t last_step = 0;
   bool interrupted = false;
+  bool paused = false;  ///< by CoordinatorHost::pause: the run can go on from its newest copy
   std::vector<PoolStats> pools;  ///< index: logical rank; empty if the run failed
   double step_seconds = 0;       ///< from begin to done, summed over steps
   double kernel_seconds = 0;     ///< of the slowest rank's compute lane, summed over steps
@@ -51,11 +52,18 @@ struct CoordinatorHost {
   std::vector<graph::RankPlacement> placements;  ///< index: logical rank
   int32_t validation_rank = -1;                  ///< the one that validates; -1: none
   CheckpointTarget checkpoints;
+  /// Copies in memory, each policy.mirror_interval steps; its info is not used. One that cannot be
+  /// written is left out. The observer is told of them as of checkpoints.
+  CheckpointTarget mirror;
+  int64_t generation = 1;
   std::shared_ptr<Journal> journal;
   Services services;
   std::shared_ptr<RunShared> shared;
   TrainingObserver* observer = nullptr;
   const std::atomic<bool>* stop = nullptr;
+  const std::atomic<bool>* pause = nullptr;  ///< ends the run after a mirror, between two steps
+  /// Called when all ranks are ready for the first step, on the coordinator's thread.
+  std::function<void()> on_ready;
   /// Called once, on the coordinator's thread, also when it fails itself. All actors end after.
   std::function<void(const RunOutcome&)> on_finished;
 

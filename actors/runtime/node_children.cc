@@ -12,6 +12,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 namespace sgactor::actors {
 namespace {
@@ -25,6 +27,16 @@ int64_t now_ms() {
 std::string describe(int status) {
   if (WIFEXITED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
   return fmt::format("killed by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+}
+
+/// Whether a signal or a debugger has stopped the process.
+bool is_stopped(pid_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(in, text);
+  const size_t at = text.rfind(')');  // the name before it may hold anything
+  return at != std::string::npos && at + 2 < text.size() &&
+         (text[at + 2] == 'T' || text[at + 2] == 't');
 }
 
 /// Only calls that are safe between fork and exec.
@@ -92,6 +104,15 @@ std::vector<int> NodeChildren::fds() const {
 
 void NodeChildren::signal_all(int signal) const {
   for (const Child& c : children_) ::kill(c.pid, signal);
+}
+
+bool NodeChildren::kill(int32_t tag, bool only_if_stopped) const {
+  for (const Child& c : children_) {
+    if (c.tag != tag || (only_if_stopped && !is_stopped(c.pid))) continue;
+    ::kill(-c.pid, SIGKILL);
+    return ::kill(c.pid, SIGKILL) == 0;
+  }
+  return false;
 }
 
 bool NodeChildren::end(int64_t grace_ms) {

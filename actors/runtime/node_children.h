@@ -37,6 +37,9 @@ class NodeChildren {
   [[nodiscard]] std::vector<int> fds() const;
   [[nodiscard]] bool empty() const { return children_.empty(); }
   void signal_all(int signal) const;
+  /// Kills the child of this tag; with `only_if_stopped` only one that a signal has stopped. Its
+  /// exit follows. Returns whether it was killed.
+  bool kill(int32_t tag, bool only_if_stopped) const;
   /// Waits at most this long for all to end by themselves, then kills those that are left and
   /// collects them. Returns whether none had to be killed.
   bool end(int64_t grace_ms);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <thread>
 
 namespace sgactor::actors {
 namespace {
@@ -202,6 +203,30 @@ void RemoteSession::ask(wire::PeerId peer, wire::Body body, int64_t timeout_ms) 
     push(std::move(event));
   };
   caf::anon_send(gateway_, std::move(question));
+}
+
+bool RemoteSession::await_others(int64_t timeout_ms) {
+  // The registry waits without a limit of time, so a thread of its own waits for it.
+  auto done = std::make_shared<std::promise<void>>();
+  std::future<void> ended = done->get_future();
+  std::thread waiter([done, system = system_.get()] {
+    system->registry().await_running_count_equal(1);
+    done->set_value();
+  });
+  if (ended.wait_for(std::chrono::milliseconds(timeout_ms)) == std::future_status::ready) {
+    waiter.join();
+    return true;
+  }
+  waiter.detach();
+  return false;
+}
+
+void RemoteSession::set_generation(int64_t generation) {
+  caf::anon_send(gateway_, SetGeneration{generation});
+}
+
+void RemoteSession::expel(wire::PeerId peer, const Status& why) {
+  caf::anon_send(gateway_, ExpelPeer{peer, why});
 }
 
 void RemoteSession::flush(int64_t timeout_ms) {

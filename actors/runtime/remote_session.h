@@ -67,6 +67,13 @@ class RemoteSession final : private GatewayObserver {
   /// Ends the gateway and waits for all actors of the system, which the caller has told to end.
   /// Nothing is sent or received afterwards.
   void end_actors();
+  /// Waits until the gateway is the only actor left: the caller has told all others to end. False
+  /// if they have not after `timeout_ms`; then the process is of no use any more.
+  bool await_others(int64_t timeout_ms);
+  /// Step messages of other generations are dropped from here on.
+  void set_generation(int64_t generation);
+  /// Ends a peer that is not to be heard any more: kLeft follows.
+  void expel(wire::PeerId peer, const Status& why);
   /// Waits until what was sent so far has gone out, or the time is over.
   void flush(int64_t timeout_ms);
 

@@ -12,7 +12,8 @@ struct WriterState {
   std::shared_ptr<WriterHost> host;
   WorkerActor worker;
   CoordinatorActor coordinator;
-  bool busy = false;  // staging holds a snapshot that is not on disk yet
+  std::string mirror;  // where the one under way goes, if not to the run's checkpoints
+  bool busy = false;   // staging holds a snapshot that is not on disk yet
   Probe probe;
 };
 using Self = WriterActor::stateful_pointer<WriterState>;
@@ -30,13 +31,14 @@ void copy_out(Self self, int64_t step) {
 
 void write(Self self, int64_t step) {
   const std::shared_ptr<WriterHost>& host = self->state.host;
+  const std::string& mirror = self->state.mirror;
   auto result = std::make_shared<SnapshotWritten>();
   result->rank = host->rank;
   result->step = step;
   host->services.storage->submit(
-      [host, step, result]() -> Status {
+      [host, step, result, root = mirror.empty() ? host->root : mirror]() -> Status {
         SGA_ASSIGN(transport::WrittenPart written,
-                   host->snapshots->write(host->root, step, std::to_string(host->rank)));
+                   host->snapshots->write(root, step, std::to_string(host->rank)));
         result->part = std::move(written.part);
         result->bytes_written = written.stats.bytes_written;
         result->bytes_reused = written.stats.bytes_reused;
@@ -65,6 +67,7 @@ WriterActor::behavior_type writer_actor(Self self, const std::shared_ptr<WriterH
         WriterState& st = self->state;
         const auto span = st.probe.handle(self, "take_snapshot", msg.step);
         if (st.busy) return fail(self, internal_error("a snapshot while one is written"), msg.step);
+        st.mirror = msg.mirror;
         copy_out(self, msg.step);
       },
       [self](const WorkComplete& msg) {
@@ -76,7 +79,8 @@ WriterActor::behavior_type writer_actor(Self self, const std::shared_ptr<WriterH
       [self](const SnapshotWritten& msg) {
         WriterState& st = self->state;
         const auto span = st.probe.handle(self, "snapshot_written", msg.step);
-        if (!msg.status.ok()) return fail(self, msg.status, msg.step);
+        // Without a mirror the run goes on: the coordinator decides.
+        if (!msg.status.ok() && st.mirror.empty()) return fail(self, msg.status, msg.step);
         st.busy = false;
         self->send(st.coordinator, msg);
       },

@@ -50,7 +50,7 @@ std::vector<Body> all_bodies() {
           BeginStep{17, 3},
           Commit{17, 3},
           BeginValidation{16, 8},
-          TakeSnapshot{16},
+          TakeSnapshot{16, "/dev/shm/m"},
           Finish{},
           RankReady{1, 2},
           Vote{1, 2, 3, 17},
@@ -60,7 +60,8 @@ std::vector<Body> all_bodies() {
           written,
           RankFinished{1, {1000, 2, 3}},
           FaultReport{1, fault()},
-          Heartbeat{5}};
+          Heartbeat{5},
+          EndWorker{3, true}};
 }
 
 std::string bytes_of(const Body& body) {
