@@ -6,6 +6,7 @@
 #include "apps/sgactor/device.h"
 #include "apps/sgactor/run_report.h"
 #include "apps/sgactor/start.h"
+#include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_setup.h"
 #include "graph/base/units.h"
 
@@ -91,7 +92,8 @@ void print_step(const BenchOptions& options, const graph::Plan& plan,
 }
 
 Result<int> bench_step(const CommandLine& line, const BenchOptions& options) {
-  SGA_ASSIGN(const JobSpec job, load_job(options.job, line.overrides));
+  SGA_ASSIGN(JobSpec job, load_job(options.job, line.overrides));
+  SGA_TRY(choose_strategy(*line.strategies, job));
   SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
   SGA_ASSIGN(const auto backend, create_device(*line.backends, device));
   SGA_ASSIGN(const TrainingSetup setup, set_up_training(job, storage_model(*backend)));

@@ -10,6 +10,7 @@
 #include "apps/sgactor/device.h"
 #include "apps/sgactor/model_source.h"
 #include "apps/sgactor/start.h"
+#include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_spec.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
@@ -69,7 +70,7 @@ class Work {
     SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
     SGA_ASSIGN(out->backend_, create_device(*line.backends, device));
     const int32_t threads = std::max(2, std::min(out->backend_->info().num_threads, 8));
-    SGA_ASSIGN(out->job_, load_plan(message, threads));
+    SGA_ASSIGN(out->job_, load_plan(message, threads, *line.strategies));
     out->ranks_ = message.ranks;
     const bool alone = message.ranks.size() == out->job_->plan.ranks.size();
     SGA_ASSIGN(out->plane_, DataPlane::create(self, message.secret, options.bind, alone));
@@ -193,13 +194,15 @@ Result<int> worker(const CommandLine& line, WorkerOptions options) {
 }  // namespace
 
 Result<std::unique_ptr<LoadedJob>> load_plan(const wire::LoadPlan& message,
-                                             int32_t scheduler_threads) {
+                                             int32_t scheduler_threads,
+                                             const actors::StrategyTable& strategies) {
   auto out = std::make_unique<LoadedJob>();
   if (hash64(message.job) != message.job_hash) {
     return corruption("the job that came is not the one that its hash names");
   }
   SGA_ASSIGN(out->job, parse_job(message.job, "the coordinator's job", {}));
   out->job.name = message.job_name;
+  SGA_TRY(choose_strategy(strategies, out->job));
   SGA_ASSIGN(out->config, load_model(out->job));
   SGA_ASSIGN(out->plan, graph::deserialize_plan(message.plan));
   if (!message.validation_plan.empty()) {

@@ -1,6 +1,7 @@
 #pragma once
 #include "actors/protocol/wire.h"
 #include "actors/runtime/training.h"
+#include "actors/strategy/strategy.h"
 #include "apps/sgactor/job_spec.h"
 #include "apps/sgactor/run_directory.h"
 #include "apps/sgactor/training_setup.h"
@@ -27,6 +28,7 @@ struct LoadedJob {
 /// Checks that the job hashes to what the coordinator says. Errors: kInvalidArgument (another job,
 /// data that is not there), kCorruption, kInvalidPlan.
 Result<std::unique_ptr<LoadedJob>> load_plan(const actors::wire::LoadPlan& message,
-                                             int32_t scheduler_threads);
+                                             int32_t scheduler_threads,
+                                             const actors::StrategyTable& strategies);
 
 }  // namespace sgactor::apps

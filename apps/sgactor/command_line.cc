@@ -167,10 +167,12 @@ static Status check_overrides(const CLI::App& app, const std::vector<JobOverride
   return {};
 }
 
-int run_program(const kernels::BackendTable& backends, std::vector<std::string> args) {
+int run_program(const kernels::BackendTable& backends, const actors::StrategyTable& strategies,
+                std::vector<std::string> args) {
   log::init({});
   CommandLine line;
   line.backends = &backends;
+  line.strategies = &strategies;
   auto overrides = split_overrides(args);
   if (!overrides.ok()) return report(overrides.status());
   line.overrides = std::move(*overrides);

@@ -1,4 +1,5 @@
 #pragma once
+#include "actors/strategy/strategy.h"
 #include "apps/sgactor/job_spec.h"
 #include "graph/base/log.h"
 #include "graph/base/status.h"
@@ -32,6 +33,7 @@ log::Level log_level(std::string_view name);
 /// What every subcommand sees: tables that main() built, and the overrides of the command line.
 struct CommandLine {
   const kernels::BackendTable* backends = nullptr;
+  const actors::StrategyTable* strategies = nullptr;
   std::vector<JobOverride> overrides;  ///< "--section.key=value", taken out before CLI11 parses
   /// Set by the subcommand that was named; runs it and returns the exit code.
   std::function<Result<int>()> action;
@@ -58,6 +60,7 @@ Result<std::vector<JobOverride>> split_overrides(std::vector<std::string>& args)
 
 /// The whole program behind main(): parses, runs the named subcommand, prints a failure as one line
 /// on standard error and returns the exit code. `args` without the program's name.
-int run_program(const kernels::BackendTable& backends, std::vector<std::string> args);
+int run_program(const kernels::BackendTable& backends, const actors::StrategyTable& strategies,
+                std::vector<std::string> args);
 
 }  // namespace sgactor::apps

@@ -75,8 +75,6 @@ Status check_supported(const JobSpec& job) {
     return lacks("training.dtype", "this build has no fp8; expected \"f32\" or \"bf16\"");
   if (job.resilience.mode != "off")
     return lacks("resilience.mode", "one worker has no replica or mirror; expected \"off\"");
-  if (!job.plugins.libraries.empty())
-    return lacks("plugins.libraries", "this build loads no plug-ins; expected []");
   return {};
 }
 

@@ -63,7 +63,8 @@ constexpr JobSection kSections[] = {
     {"checkpoint", "Checkpoints lie in the run directory, below ckpt/."},
     {"compile", "The graph compiler."},
     {"log", "What a run shows and records."},
-    {"plugins", "Reserved for strategies in shared libraries."},
+    {"strategy", "How the work is spread, beyond the mesh."},
+    {"plugins", "Strategies in shared libraries."},
 };
 
 // The whole job file. Types follow from the fields, defaults from JobSpec's initialisers.
@@ -163,7 +164,12 @@ constexpr JobKey kKeys[] = {
      "start of the text that is sampled at the end"},
     {"log", "sample_tokens", SGA_FIELD(log.sample_tokens), range(0, 1 << 20),
      "length of the sampled continuation at the end; 0: none"},
-    {"plugins", "libraries", SGA_FIELD(plugins.libraries), any(), "shared libraries to load"},
+    {"strategy", "name", SGA_FIELD(strategy.name), any(),
+     "\"mesh\", \"replicated-vocabulary\", or one that a plug-in adds"},
+    {"strategy", "options", SGA_FIELD(strategy.options), any(),
+     "what the strategy is told, as \"name=value\""},
+    {"plugins", "libraries", SGA_FIELD(plugins.libraries), any(),
+     "shared libraries to load; each is there on every host"},
 };
 #undef SGA_FIELD
 

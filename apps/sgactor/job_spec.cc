@@ -153,6 +153,18 @@ void resolve_micro_batch(JobSpec& job) {
   }
 }
 
+/// Beside the job file if it is there, else below the current directory.
+void resolve_libraries(const fs::path& job_dir, JobSpec& job) {
+  for (std::string& library : job.plugins.libraries) {
+    if (library.empty() || fs::path(library).is_absolute()) continue;
+    std::error_code error;
+    const fs::path beside = job_dir / library;
+    const fs::path chosen = fs::exists(beside, error) ? beside : fs::path(library);
+    const fs::path absolute = fs::absolute(chosen, error);
+    library = (error ? chosen : absolute).lexically_normal().string();
+  }
+}
+
 void resolve_paths(const fs::path& job_dir, JobSpec& job) {
   for (const JobKey& key : job_keys()) {
     if (!key.limits.is_path) continue;
@@ -187,6 +199,7 @@ Result<JobSpec> parse_job(std::string_view toml, const std::string& file,
   resolve_micro_batch(job);
   SGA_TRY(check_combinations(job));
   resolve_paths(fs::path(file).parent_path(), job);
+  resolve_libraries(fs::path(file).parent_path(), job);
   return job;
 }
 

@@ -3,9 +3,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace sgactor::actors {
+class ChosenStrategy;
+}
 
 namespace sgactor::apps {
 
@@ -82,10 +87,16 @@ struct JobSpec {
     std::string sample_prompt;
     int64_t sample_tokens = 0;
   } log;
+  struct Strategy {
+    std::string name = "mesh";
+    std::vector<std::string> options;
+  } strategy;
   struct Plugins {
     std::vector<std::string> libraries;
   } plugins;
 
+  /// What strategy.name names, once choose_strategy() has found it; null: the default.
+  std::shared_ptr<actors::ChosenStrategy> strategy_in_use;
   std::string name;  ///< file name without ".toml"; names the default run directory
   std::string file;  ///< as given; empty for text that came from no file
   /// "training.steps" -> "job.toml:12" or "--training.steps=5", for keys that were given.

@@ -1,4 +1,5 @@
-// The program: builds the table of backends and hands everything to run_program.
+// The program: builds the tables of backends and strategies and hands everything to run_program.
+#include "actors/strategy/plugin_loader.h"
 #include "apps/sgactor/command_line.h"
 #include "kernels/backend/module_loader.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -16,5 +17,7 @@ int main(int argc, char** argv) {
   backends.add({"symbolic", kernels::create_symbolic_backend, ""});
   // A module beside the program, so that one binary starts on machines without CUDA.
   backends.add(kernels::lazy_module_backend("cuda", kernels::beside_program("sgactor_cuda.so")));
-  return apps::run_program(backends, std::vector<std::string>(argv + 1, argv + argc));
+  actors::StrategyTable strategies;
+  actors::add_builtin_strategies(strategies);
+  return apps::run_program(backends, strategies, std::vector<std::string>(argv + 1, argv + argc));
 }

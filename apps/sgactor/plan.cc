@@ -1,5 +1,6 @@
 // sgactor plan: what would run, and why. Compiles, allocates nothing, needs no device.
 #include "apps/sgactor/command_line.h"
+#include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_setup.h"
 #include "graph/base/hash.h"
 #include "graph/base/units.h"
@@ -132,7 +133,8 @@ Status write_html(const JobSpec& job, const graph::Compiled& compiled, const std
 }
 
 Result<int> plan(const CommandLine& line, const PlanOptions& options) {
-  SGA_ASSIGN(const JobSpec job, load_job(options.job, line.overrides));
+  SGA_ASSIGN(JobSpec job, load_job(options.job, line.overrides));
+  SGA_TRY(choose_strategy(*line.strategies, job));
   Dumper dumper{options.dump_dir};
   decltype(graph::CompileOptions::dump) dump;
   if (!options.dump_dir.empty()) {

@@ -1,11 +1,13 @@
 #include "apps/sgactor/plan_cache.h"
 
+#include "actors/strategy/chosen_strategy.h"
 #include "apps/sgactor/job_keys.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
 #include "transport/storage/run_files.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -113,6 +115,11 @@ std::string plan_key(const JobSpec& job, const graph::LlamaConfig& config,
     if (contains(kSectionsWithoutPlan, k.section) || contains(kKeysWithoutPlan, k.full_name()))
       continue;
     key += k.full_name() + " = " + value_as_toml(k, sized) + "\n";
+  }
+  if (job.strategy_in_use) {
+    // A plug-in may change under its name.
+    for (const graph::ParameterRule& r : job.strategy_in_use->parameter_rules())
+      key += fmt::format("rule {} {} {} {}\n", r.pattern, r.dim, r.num_units, r.unit);
   }
   return key + graph::to_hf_config(config);
 }

@@ -1,5 +1,6 @@
 // sgactor simulate: how a step of a job would run on a cluster, by a cost model.
 #include "apps/sgactor/command_line.h"
+#include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_setup.h"
 #include "graph/base/units.h"
 #include "graph/compiler/simulate_step.h"
@@ -57,7 +58,8 @@ nlohmann::ordered_json report(const JobSpec& job, const graph::Plan& plan,
 }
 
 Result<int> simulate(const CommandLine& line, const SimulateOptions& options) {
-  SGA_ASSIGN(const JobSpec job, load_job(options.job, line.overrides));
+  SGA_ASSIGN(JobSpec job, load_job(options.job, line.overrides));
+  SGA_TRY(choose_strategy(*line.strategies, job));
   SGA_ASSIGN(const graph::ClusterSpec cluster, read_cluster(options.topology));
   const PlanCache cache = open_plan_cache(options.cache, "none", "");
   SGA_ASSIGN(const CompiledJob compiled,

@@ -15,6 +15,7 @@
 #include "apps/sgactor/run_summary.h"
 #include "apps/sgactor/start.h"
 #include "apps/sgactor/stop_signal.h"
+#include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_setup.h"
 #include "apps/sgactor/training_spec.h"
 #include "graph/base/hash.h"
@@ -231,6 +232,8 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
   SGA_ASSIGN(JobSpec job, read_job(line, options));
   log::init({.level = log_level(job.log.level)});
   SGA_TRY(check_supported(job));
+  SGA_TRY(choose_strategy(*line.strategies, job));
+  if (options.resume) SGA_TRY(check_strategy_resumes(job));
   if (options.launcher.rank > 0) return train_as_node(job, options);
   SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
   SGA_ASSIGN(auto backend, create_device(*line.backends, device));

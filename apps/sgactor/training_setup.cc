@@ -1,5 +1,6 @@
 #include "apps/sgactor/training_setup.h"
 
+#include "actors/strategy/chosen_strategy.h"
 #include "apps/sgactor/byte_size.h"
 #include "apps/sgactor/model_source.h"
 #include "graph/ir/serial.h"
@@ -74,6 +75,7 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
   options.mesh.pp = static_cast<int32_t>(job.parallelism.pipeline_parallel_degree);
   options.mesh.dp = static_cast<int32_t>(job.logical_ranks());
   options.mesh.tp = static_cast<int32_t>(job.parallelism.tensor_parallel_degree);
+  if (job.strategy_in_use) options.parameter_rules = job.strategy_in_use->parameter_rules();
   options.zero_stage = static_cast<int32_t>(job.parallelism.zero_stage);
   options.pipeline = job.parallelism.schedule == "gpipe" ? graph::PipelineSchedule::kGPipe
                      : job.parallelism.schedule == "interleaved"

@@ -1,5 +1,6 @@
 #include "apps/sgactor/training_spec.h"
 
+#include "actors/strategy/chosen_strategy.h"
 #include "apps/sgactor/micro_batch_run.h"
 
 #include <fmt/format.h>
@@ -22,6 +23,7 @@ actors::TrainingSpec training_spec(const JobSpec& job, const RunDirectory& run, 
   if (job.log.trace_steps > 0) spec.trace_file = run.trace();
   spec.trace_steps = job.log.trace_steps;
   spec.scheduler_threads = scheduler_threads;
+  spec.behaviours = job.strategy_in_use;
   return spec;
 }
 
