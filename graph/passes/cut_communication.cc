@@ -19,36 +19,62 @@ using Part = std::tuple<int32_t, bool, OpId>;  // level, communicates, which op 
 
 bool communicates(const Op& op) { return op_info(op.kind).communicates; }
 
+std::vector<size_t> needed_pairs(const GraphView& view, const Op& op) {
+  std::vector<size_t> needed;
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    const ValueId v = op.results[i];
+    if (view.is_output(v) || !view.users(v).empty()) needed.push_back(i);
+  }
+  return needed;
+}
+
+/// Attributes for some of an op's pairs: lists have an entry a pair.
+Attrs attrs_of(const Op& op, const std::vector<size_t>& pairs) {
+  Attrs attrs = op.attrs;
+  for (const char* name : {"sizes", "pieces"}) {
+    if (op.attrs.find(name) == nullptr) continue;
+    std::vector<int64_t> kept;
+    for (size_t i : pairs) kept.push_back(op.attrs.list(name)[i]);
+    attrs.set(name, std::move(kept));
+  }
+  return attrs;
+}
+
 /// What a channel moves lies in a buffer of its own, so a view of it will not do: each such op
 /// reads the owner of the bytes, and where the shape matters its result is viewed instead.
+/// Pairs whose result nobody reads any more (fusion may have taken its reader away) are not moved.
 Graph strip_views(const Graph& graph) {
   GraphCopier copier(graph);
+  const GraphView view(graph);
   for (OpId o = 0; o < graph.ops().size(); ++o) {
     const Op& op = graph.op(o);
     if (!communicates(op)) {
       copier.copy(o);
       continue;
     }
+    const std::vector<size_t> needed = needed_pairs(view, op);
+    if (needed.empty()) continue;
     std::vector<ValueId> operands;
     std::vector<TensorType> types;
-    for (size_t i = 0; i < op.operands.size(); ++i) {
+    for (size_t i : needed) {
       const ValueId root = view_root(graph, op.operands[i]);
       operands.push_back(copier[root]);
       types.push_back(op.kind == OpKind::kAllReduce ? graph.type(root) : graph.type(op.results[i]));
     }
     Graph& out = copier.graph();
-    const OpId moved = out.add_op(op.kind, operands, op.attrs, types, op.phase, op.segment);
-    for (size_t i = 0; i < op.results.size(); ++i) {
-      ValueId result = out.op(moved).results[i];
-      const TensorType& wanted = graph.type(op.results[i]);
-      if (types[i] != wanted) {
+    const OpId moved =
+        out.add_op(op.kind, operands, attrs_of(op, needed), types, op.phase, op.segment);
+    for (size_t k = 0; k < needed.size(); ++k) {
+      ValueId result = out.op(moved).results[k];
+      const TensorType& wanted = graph.type(op.results[needed[k]]);
+      if (types[k] != wanted) {
         Attrs attrs;
         attrs.set("shape", wanted.shape.dims());
-        const OpId view =
+        const OpId viewed =
             out.add_op(OpKind::kReshape, {result}, attrs, {wanted}, op.phase, op.segment);
-        result = out.op(view).results[0];
+        result = out.op(viewed).results[0];
       }
-      copier.bind(op.results[i], result);
+      copier.bind(op.results[needed[k]], result);
     }
   }
   copier.copy_outputs();
@@ -108,7 +134,7 @@ CutSegment name_part(const Graph& graph, int32_t segment, const std::vector<Part
 }  // namespace
 
 CutGraph cut_communication(const Graph& source) {
-  const Graph graph = strip_views(source);
+  const Graph graph = strip_views(clean_graph(source, false));
   const std::vector<int32_t> levels = find_levels(graph);
   const std::map<Place, std::vector<Part>> parts = find_parts(graph, levels);
   size_t width = 1;
