@@ -31,6 +31,9 @@ class HeadMatcher {
   bool fuse_forward(const Head& head);
   bool fuse_all(const Head& head);
   /// Can `v` be had before the backward pass: a scalar made of numbers of the run and constants.
+  [[nodiscard]] ValueId gathered_from(ValueId v) const;
+  [[nodiscard]] bool is_same_weight(ValueId a, ValueId b) const;
+  [[nodiscard]] bool is_accumulator(ValueId v) const;
   [[nodiscard]] bool is_known_scalar(ValueId v) const;
   Ref early(ValueId v, OpId anchor);
 
@@ -62,14 +65,37 @@ bool HeadMatcher::match_backward(Head& h) const {
   const ValueId dlogits = view_.result(h.dlogits);
   for (OpId user : view_.users_of_kind(dlogits, OpKind::kMatmul)) {
     if (view_.operand(user, 0) != dlogits) return false;
-    if (view_.operand(user, 1) == w && is_matmul(user, false, false)) h.dx = user;
+    if (is_same_weight(view_.operand(user, 1), w) && is_matmul(user, false, false)) h.dx = user;
     if (view_.operand(user, 1) == x && is_matmul(user, true, false)) h.dw = user;
   }
   if (h.dx == kNoOp || h.dw == kNoOp) return false;
   h.sum_dw = view_.only_user(view_.result(h.dw), OpKind::kAccumulate);
-  return h.sum_dw != kNoOp && graph_.value(view_.operand(h.sum_dw, 0)).producer == kNoOp &&
+  return h.sum_dw != kNoOp && is_accumulator(view_.operand(h.sum_dw, 0)) &&
          graph_.type(view_.operand(h.sum_dw, 0)).dtype ==
              graph_.type(view_.result(h.loss, 0)).dtype;
+}
+
+/// What a value is a view or a gathered whole of.
+ValueId HeadMatcher::gathered_from(ValueId v) const {
+  for (OpId producer = graph_.value(v).producer; producer != kNoOp;
+       producer = graph_.value(v).producer) {
+    const Op& op = graph_.op(producer);
+    if (op.kind == OpKind::kAllGather) return op.operands[graph_.value(v).result];
+    if (op.kind != OpKind::kReshape) break;
+    v = op.operands[0];
+  }
+  return v;
+}
+
+/// The same value, or the same parameter gathered once more for the backward.
+bool HeadMatcher::is_same_weight(ValueId a, ValueId b) const {
+  return a == b || (graph_.type(a) == graph_.type(b) && gathered_from(a) == gathered_from(b));
+}
+
+/// An input, or the zeros that a gradient starts from where one micro-batch is all.
+bool HeadMatcher::is_accumulator(ValueId v) const {
+  const OpId producer = graph_.value(v).producer;
+  return producer == kNoOp || graph_.op(producer).kind == OpKind::kConstant;
 }
 
 bool HeadMatcher::is_known_scalar(ValueId v) const {
@@ -117,7 +143,7 @@ bool HeadMatcher::fuse_all(const Head& h) {
                                      view_.result(h.loss, 0)};
   if (!view_.closed(all, kept) || !rewriter_.absorb(all)) return false;
   rewriter_.add({OpKind::kLinearCrossEntropyGrad,
-                 {Ref::old(view_.operand(h.sum_dw, 0)), Ref::old(view_.operand(h.logits, 0)),
+                 {early(view_.operand(h.sum_dw, 0), h.loss), Ref::old(view_.operand(h.logits, 0)),
                   Ref::old(view_.operand(h.logits, 1)), Ref::old(view_.operand(h.loss, 1)),
                   early(view_.operand(h.dlogits, 3), h.loss)},
                  {},
