@@ -27,6 +27,10 @@ constexpr size_t kLendBytes = size_t{16} << 10;
 constexpr size_t kMaxUnsent = size_t{128} << 10;
 // Bytes read before other links and tasks have their turn.
 constexpr size_t kBytesPerTurn = size_t{1} << 20;
+// Of the socket, each way; the system doubles it. Left to itself it grows to several MiB, which no
+// longer fit a core's cache and cost a tenth of the processor time of a large all-reduce; this much
+// keeps 40 Gb/s under way over 0.1 ms.
+constexpr int kSocketBytes = 512 << 10;
 
 Status system_error(const char* what) {
   return internal_error(fmt::format("{}: {}", what, std::strerror(errno)));
@@ -36,14 +40,17 @@ Status gone(int error) {
   return make_status(Code::kDisconnected, fmt::format("connection: {}", std::strerror(error)));
 }
 
+bool set_option(int fd, int level, int name, int value) {
+  return setsockopt(fd, level, name, &value, sizeof(value)) == 0;
+}
+
 bool set_options(int fd) {
-  const auto set = [fd](int level, int name, int value) {
-    return setsockopt(fd, level, name, &value, sizeof(value)) == 0;
-  };
-  return set(IPPROTO_TCP, TCP_NODELAY, 1) && set(SOL_SOCKET, SO_KEEPALIVE, 1) &&
-         set(IPPROTO_TCP, TCP_KEEPIDLE, 5) && set(IPPROTO_TCP, TCP_KEEPINTVL, 2) &&
-         set(IPPROTO_TCP, TCP_KEEPCNT, 5) &&
-         set(IPPROTO_TCP, TCP_USER_TIMEOUT, TcpLink::kSilentHostMs);
+  return set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1) &&
+         set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1) &&
+         set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5) &&
+         set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2) &&
+         set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 5) &&
+         set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, TcpLink::kSilentHostMs);
 }
 
 }  // namespace
@@ -79,6 +86,9 @@ void TcpLink::end(const Status& why) {
 void TcpLink::set_proved() {
   proved_ = true;
   in_.resize(kBuffer);
+  // If the system refuses, the link is slower and no less right.
+  (void)set_option(socket_.get(), SOL_SOCKET, SO_SNDBUF, kSocketBytes);
+  (void)set_option(socket_.get(), SOL_SOCKET, SO_RCVBUF, kSocketBytes);
 }
 
 void TcpLink::on_events(uint32_t events) {
@@ -101,7 +111,8 @@ void TcpLink::read_some() {
         large ? readv(socket_.get(), parts.data(), 2) : readv(socket_.get(), parts.data() + 1, 1);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (n == 0) return end(make_status(Code::kDisconnected, "the peer's process is gone"));
+    if (n == 0)
+      return end(make_status(Code::kDisconnected, "the other side has closed the connection"));
     if (n < 0) return end(gone(errno));
     const auto got = static_cast<size_t>(n);
     const size_t of_payload = large ? std::min(got, missing_) : 0;
