@@ -54,8 +54,9 @@ std::string slurp(const fs::path& path) {
 
 void ProgramTest::SetUp() {
   const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-  dir_ = fs::path(testing::TempDir()) /
-         (std::string("sga_cli_") + info->test_suite_name() + "_" + info->name());
+  // The process id: the same test of another build may run beside this one.
+  dir_ = fs::path(testing::TempDir()) / ("sga_cli_" + std::to_string(::getpid()) + "_" +
+                                         info->test_suite_name() + "_" + info->name());
   fs::remove_all(dir_);
   // The program's compiled plans: beside the directory, and gone with it.
   cache_ = fs::path(dir_.string() + "_cache");

@@ -29,9 +29,11 @@ class ClusterTest : public ProgramTest {
     // Two logical ranks: half a micro-batch each, whatever the number of workers.
     ranks_ = {"--parallelism.data_parallel_degree=2", "--data.validation_fraction=0"};
   }
-  /// Nothing of the run may be left.
+  /// Nothing of the run may be left. What is left is ended, so that it spoils no other test.
   void TearDown() override {
     EXPECT_TRUE(wait_for([&] { return processes("").empty(); })) << "processes are left behind";
+    for (const int pid : processes("")) kill(pid, SIGKILL);
+    (void)wait_for([&] { return processes("").empty(); });
     ProgramTest::TearDown();
   }
 

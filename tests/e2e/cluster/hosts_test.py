@@ -24,12 +24,12 @@ from tiny_job import loss_bits, metrics, write_job
 NUM_HOSTS = 3
 
 
-def start_all(hosts, program, job, run_dir, steps):
+def start_all(hosts, program, job, run_dir, steps, more=()):
     """The coordinator on host 1, then the nodes. Returns (process, output file) of each."""
     folder = run_dir.parent
     train = [program, "train", str(job), f"--run-dir={run_dir}", "--no-cache",
              f"--training.steps={steps}", f"--workers={NUM_HOSTS}",
-             f"--nodes={NUM_HOSTS}:{NUM_HOSTS}", f"--bind={hosts.address(0)}"]
+             f"--nodes={NUM_HOSTS}:{NUM_HOSTS}", f"--bind={hosts.address(0)}", *more]
     token = run_dir / "control" / "token"
     outs = [folder / f"{run_dir.name}.host{i + 1}" for i in range(NUM_HOSTS)]
     started = [hosts.start(0, train, outs[0])]
@@ -63,7 +63,8 @@ def train_on_hosts(hosts, program, job, folder, steps):
 
 def pull_a_cable(hosts, program, job, folder, timeout):
     run_dir = folder / "cut"
-    started, outs = start_all(hosts, program, job, run_dir, 10**6)
+    started, outs = start_all(hosts, program, job, run_dir, 10**6,
+                              ["--resilience.mode=off"])
     wait_until(lambda: len(metrics(run_dir)) >= 5 or started[0].poll() is not None, 60, "5 steps")
     if started[0].poll() is not None:
         sys.exit(f"ended early\n{show(outs)}")
