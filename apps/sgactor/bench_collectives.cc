@@ -53,6 +53,7 @@ nlohmann::ordered_json to_json(const CollectivesBenchOptions& options, const std
     nlohmann::ordered_json item;
     item["bytes"] = row.bytes;
     item["time_us"] = row.time_us;
+    item["cpu_us"] = row.cpu_us;
     item["bus_gb_s"] = row.bus_gb_s;
     out["rows"].push_back(item);
   }

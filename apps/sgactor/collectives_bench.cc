@@ -3,6 +3,7 @@
 #include "transport/ucx/process_fabric.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,6 +74,20 @@ int64_t repeats_of(int64_t bytes) {
   return std::clamp<int64_t>((int64_t{256} << 20) / std::max<int64_t>(bytes, 1), 8, 200);
 }
 
+struct Times {
+  double median_s = 0;
+  double cpu_s = 0;
+};
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 struct Member {
   std::unique_ptr<ProcessFabric> fabric;
   std::unique_ptr<Collectives> collectives;
@@ -80,16 +95,15 @@ struct Member {
   uint64_t next_key = 0;
 };
 
-Result<double> time_size(const CollectivesBenchOptions& options, Member& member, int64_t bytes) {
+Result<Times> time_size(const CollectivesBenchOptions& options, Member& member, int64_t bytes) {
   const int64_t size = element_bytes(options.element);
   std::vector<std::byte> input(static_cast<size_t>(bytes));
-  std::vector<std::byte> output(static_cast<size_t>(bytes));
   CollectiveRequest request;
   request.kind = CollectiveKind::kAllReduce;
   request.element = options.element;
   request.algorithm = options.algorithm;
   request.input = input.data();
-  request.output = output.data();
+  request.output = input.data();  // in place, as gradients are
   request.total = bytes / size;
   request.group.resize(static_cast<size_t>(options.num_processes));
   std::iota(request.group.begin(), request.group.end(), 0);
@@ -98,7 +112,9 @@ Result<double> time_size(const CollectivesBenchOptions& options, Member& member,
   std::vector<double> seconds;
   const int64_t repeats = repeats_of(bytes);
   constexpr int64_t kWarmUps = 3;
+  double cpu_at_start = 0;
   for (int64_t i = 0; i < repeats + kWarmUps; ++i) {
+    if (i == kWarmUps) cpu_at_start = cpu_seconds();
     Done done;
     request.key = member.next_key++;
     const auto start = std::chrono::steady_clock::now();
@@ -107,8 +123,9 @@ Result<double> time_size(const CollectivesBenchOptions& options, Member& member,
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     if (i >= kWarmUps) seconds.push_back(took.count());
   }
+  const double cpu = (cpu_seconds() - cpu_at_start) / static_cast<double>(repeats);
   std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-  return seconds[static_cast<size_t>(repeats / 2)];
+  return Times{seconds[static_cast<size_t>(repeats / 2)], cpu};
 }
 
 std::vector<int64_t> sizes_of(const CollectivesBenchOptions& options) {
@@ -144,8 +161,8 @@ Status run_member(const CollectivesBenchOptions& options, int32_t index, int fd)
   member.collectives->set_routes(routes);
   std::string times;
   for (const int64_t bytes : sizes_of(options)) {
-    SGA_ASSIGN(const double seconds, time_size(options, member, bytes));
-    times.append(reinterpret_cast<const char*>(&seconds), sizeof(seconds));
+    SGA_ASSIGN(const Times of_size, time_size(options, member, bytes));
+    times.append(reinterpret_cast<const char*>(&of_size), sizeof(of_size));
   }
   // Nobody leaves before the parent has heard from all.
   if (!write_all(fd, times)) return internal_error("the parent has died");
@@ -223,14 +240,14 @@ Result<std::vector<CollectivesBenchRow>> run_collectives_bench(
   for (const Child& child : children) waitpid(child.pid, nullptr, 0);
   if (!times.ok()) return times.status();
   const std::vector<int64_t> sizes = sizes_of(options);
-  if (times->size() != sizes.size() * sizeof(double)) return internal_error("times are cut");
+  if (times->size() != sizes.size() * sizeof(Times)) return internal_error("times are cut");
   const double n = options.num_processes;
   std::vector<CollectivesBenchRow> rows;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    double seconds = 0;
-    std::memcpy(&seconds, times->data() + i * sizeof(double), sizeof(double));
-    const double bus = 2.0 * (n - 1.0) / n * static_cast<double>(sizes[i]) / seconds;
-    rows.push_back({sizes[i], seconds * 1e6, bus * 1e-9});
+    Times t;
+    std::memcpy(&t, times->data() + i * sizeof(Times), sizeof(Times));
+    const double bus = 2.0 * (n - 1.0) / n * static_cast<double>(sizes[i]) / t.median_s;
+    rows.push_back({sizes[i], t.median_s * 1e6, t.cpu_s * 1e6, bus * 1e-9});
   }
   return rows;
 }

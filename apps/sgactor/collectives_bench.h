@@ -21,12 +21,13 @@ struct CollectivesBenchOptions {
 struct CollectivesBenchRow {
   int64_t bytes = 0;
   double time_us = 0;   ///< median of a call, at the first member
+  double cpu_us = 0;    ///< of all threads of the first member, mean of a call
   double bus_gb_s = 0;  ///< 2 (n-1)/n * bytes / time, in 1e9 bytes a second
 };
 
-/// Times all-reduce between processes that it forks (the caller must have no threads yet) and waits
-/// for. Errors: kInternal if a child fails; kUnsupported if this machine lacks the transport;
-/// kInvalidArgument for a size that is not whole elements.
+/// Times all-reduce in place between processes that it forks (the caller must have no threads yet)
+/// and waits for. Errors: kInternal if a child fails; kUnsupported if this machine lacks the
+/// transport; kInvalidArgument for a size that is not whole elements.
 Result<std::vector<CollectivesBenchRow>> run_collectives_bench(
     const CollectivesBenchOptions& options);
 

@@ -31,8 +31,9 @@ int main(int argc, char** argv) {
   }
   std::string text;
   for (const auto& row : *rows) {
-    text += fmt::format(R"({}{{"bytes": {}, "time_us": {:.2f}, "bus_gb_s": {:.4f}}})",
-                        text.empty() ? "" : ", ", row.bytes, row.time_us, row.bus_gb_s);
+    text +=
+        fmt::format(R"({}{{"bytes": {}, "time_us": {:.2f}, "cpu_us": {:.2f}, "bus_gb_s": {:.4f}}})",
+                    text.empty() ? "" : ", ", row.bytes, row.time_us, row.cpu_us, row.bus_gb_s);
   }
   fmt::print(R"({{"transport": "{}", "processes": {}, "algorithm": "{}", "rows": [{}]}})"
              "\n",
