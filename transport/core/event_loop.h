@@ -34,7 +34,9 @@ class Poller {
 class EventLoop final : public Progress {
  public:
   struct Options {
-    int64_t spin_ns = 50'000;
+    /// Long enough that two processes that exchange a large tensor do not sleep in turns. Each look
+    /// yields: where other threads want the core, they have it.
+    int64_t spin_ns = 200'000;
     std::string name = "sga-progress";  ///< of the thread; at most 15 characters
   };
   using FdCallback = std::function<void(uint32_t epoll_events)>;
