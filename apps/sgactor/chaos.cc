@@ -1,4 +1,6 @@
-// sgactor chaos --simulate: random fault schedules against the recovery protocol, in virtual time.
+// sgactor chaos: faults against real processes, or, with --simulate, random schedules against the
+// recovery protocol in virtual time.
+#include "apps/sgactor/chaos_run.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/stop_signal.h"
 #include "supervision/chaos/simulate.h"
@@ -17,6 +19,7 @@ namespace {
 
 struct ChaosOptions {
   bool simulate = false;
+  ChaosRunOptions run;
   std::string seeds = "1..1000";
   int32_t max_faults = 5;
   int32_t max_workers = 64;
@@ -88,11 +91,13 @@ void print_json(const supervision::SimulationSummary& s) {
   std::cout << out.dump() << "\n";
 }
 
-Result<int> chaos(const ChaosOptions& options) {
+Result<int> chaos(const CommandLine& line, ChaosOptions options) {
   if (!options.simulate) {
-    return unsupported(
-        "chaos on real processes is not in this version; --simulate runs fault schedules in "
-        "virtual time");
+    if (options.run.job.empty() || options.run.scenario.empty()) {
+      return invalid_argument("chaos: expected JOB SCENARIO, or --simulate");
+    }
+    options.run.json = options.json;
+    return run_chaos(line, options.run);
   }
   supervision::SimulationOptions simulation;
   SGA_TRY(parse_seeds(options.seeds, simulation));
@@ -114,8 +119,13 @@ Result<int> chaos(const ChaosOptions& options) {
 }  // namespace
 
 void add_chaos(CLI::App& app, CommandLine& line) {
-  CLI::App* sub = app.add_subcommand("chaos", "strike the recovery protocol with random faults");
+  CLI::App* sub = app.add_subcommand("chaos", "strike a run with faults and compare every bit");
   auto options = std::make_shared<ChaosOptions>();
+  sub->add_option("job", options->run.job, "job file");
+  sub->add_option("scenario", options->run.scenario, "what strikes whom, and when");
+  sub->add_option("--seed", options->run.seed, "of what the scenario leaves open")
+      ->capture_default_str();
+  sub->add_option("--run-dir", options->run.run_dir, "default: runs/chaos-<job name>-<time>");
   sub->add_flag("--simulate", options->simulate, "in one process, in virtual time");
   sub->add_option("--seeds", options->seeds, "A..B: one random schedule a seed")
       ->capture_default_str();
@@ -128,7 +138,8 @@ void add_chaos(CLI::App& app, CommandLine& line) {
   sub->add_option("--without", options->guards_off,
                   "switch a rule of the protocol off, to see that it is needed");
   sub->add_flag("--json", options->json, "one JSON object");
-  sub->callback([&line, options] { line.action = [options] { return chaos(*options); }; });
+  sub->callback(
+      [&line, options] { line.action = [&line, options] { return chaos(line, *options); }; });
 }
 
 }  // namespace sgactor::apps

@@ -1,17 +1,12 @@
 #include "apps/sgactor/cluster.h"
 
 #include "actors/runtime/gateway.h"
-#include "actors/runtime/journal.h"
-#include "actors/runtime/services.h"
 #include "actors/runtime/tls_identity.h"
-#include "actors/runtime/training_system.h"
 #include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/stop_signal.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
-#include "graph/plan/serial.h"
 
-#include <caf/send.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -19,7 +14,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <future>
 
 namespace sgactor::apps {
 namespace {
@@ -28,15 +22,17 @@ namespace wire = actors::wire;
 using Kind = actors::SessionEvent::Kind;
 
 constexpr int64_t kStepMs = 50;
-constexpr int64_t kLoadMs = 120'000;
 constexpr int64_t kFlushMs = 500;
 constexpr int64_t kGraceMs = 1300;
-constexpr int64_t kExplainMs = 200;
 
 int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 Status no_device(const std::string& message) {
@@ -83,6 +79,11 @@ Status Cluster::listen() {
   SGA_ASSIGN(session_, actors::RemoteSession::create(server, self, {}, 2));
   const auto bound = session_->listen(bind, static_cast<uint16_t>(port));
   if (!bound.ok()) return bound.status().with_context(o.port != 0 ? "--port" : "--bind");
+  on_this_host_ = bind == "127.0.0.1" || bind == "::1";
+  supervision::StormPolicy storm;
+  storm.max_faults = static_cast<int32_t>(setup_.max_faults);
+  storm.max_faults_of_place = std::max(storm.max_faults_of_place, storm.max_faults / 5);
+  storm_ = supervision::StormBreaker(storm);
   const bool everywhere = bind == "0.0.0.0" || bind == "::";
   const std::string host = everywhere ? host_name() : bind;
   addresses_ = {host.find(':') == std::string::npos ? fmt::format("{}:{}", host, *bound)
@@ -158,17 +159,78 @@ void Cluster::start_workers() {
   for (auto& [id, node] : nodes_) {
     if (node.num_started > 0 || node.who.hello.spare) continue;
     const int64_t room = static_cast<int64_t>(node.who.hello.devices.size());
-    const int64_t count = std::min(room, total - next_index_);
-    if (count <= 0) continue;
-    wire::StartWorkers order;
-    order.devices.assign(node.who.hello.devices.begin(),
-                         node.who.hello.devices.begin() + static_cast<int64_t>(count));
-    order.first_index = next_index_;
-    node.first_index = next_index_;
-    node.num_started = static_cast<int32_t>(count);
-    next_index_ += static_cast<int32_t>(count);
-    session_->send(id, std::move(order));
+    start_workers_of(id, node, std::min(room, total - next_index_));
   }
+}
+
+void Cluster::start_workers_of(wire::PeerId id, Node& node, int64_t count) {
+  if (count <= 0) return;
+  wire::StartWorkers order;
+  order.devices.assign(node.who.hello.devices.begin(), node.who.hello.devices.begin() + count);
+  order.first_index = next_index_;
+  node.num_started = static_cast<int32_t>(count);
+  for (const std::string& device : order.devices) {
+    starting_[next_index_++] = static_cast<int32_t>(places_.size());
+    places_.push_back({id, device});
+  }
+  session_->send(id, std::move(order));
+}
+
+void Cluster::start_worker_at(int32_t place) {
+  const Place& at = places_[static_cast<size_t>(place)];
+  if (!nodes_.contains(at.node)) return;
+  starting_[next_index_] = place;
+  session_->send(at.node, wire::StartWorkers{{at.device}, next_index_++});
+}
+
+void Cluster::count_fault(int32_t place) {
+  const int64_t now_us = now_ms() * 1000;
+  switch (storm_.on_fault(place, now_us)) {
+    case supervision::StormBreaker::Verdict::kGoOn:
+      if (setup_.recovers && running_) start_worker_at(place);
+      return;
+    case supervision::StormBreaker::Verdict::kQuarantinePlace:
+      log::warn("device {} fails again and again: no worker is started there any more", place);
+      return;
+    case supervision::StormBreaker::Verdict::kStopJob:
+      storm_status_ =
+          make_status(Code::kOverloaded,
+                      fmt::format("{} faults within a minute", storm_.num_recent()), Scope::kJob);
+  }
+}
+
+/// A worker's process is gone, or as good as gone.
+Status Cluster::lose(int32_t index, supervision::FaultKind kind, const Status& why) {
+  const auto it = workers_.find(index);
+  if (it == workers_.end()) return {};
+  const Worker worker = std::move(it->second);
+  workers_.erase(it);
+  loading_.erase(index);
+  if (lost_.empty()) lost_ = why.message();
+  if (!running_) return why;
+  count_fault(worker.place);
+  if (worker.ranks.empty()) {
+    log::info("a spare is lost: {}", why.message());
+    return {};
+  }
+  Fault fault;
+  fault.kind = worker.suspected_ms > 0 ? supervision::FaultKind::kHang : kind;
+  fault.status = why;
+  fault.index = index;
+  fault.culprit = why.message();
+  fault.detected_ms = worker.suspected_ms > 0 ? worker.suspected_ms : now_ms();
+  fault.silent_ms =
+      worker.suspected_ms > 0 ? static_cast<double>(worker.suspected_ms - worker.heard_ms) : 0;
+  fault.detected_unix = unix_seconds() - static_cast<double>(now_ms() - fault.detected_ms) / 1e3;
+  faults_.push_back(std::move(fault));
+  return {};
+}
+
+Cluster::Worker* Cluster::find_peer(wire::PeerId peer) {
+  for (auto& [index, worker] : workers_) {
+    if (worker.peer == peer) return &worker;
+  }
+  return nullptr;
 }
 
 Status Cluster::on_left(const actors::Peer& peer, const Status& why) {
@@ -177,58 +239,115 @@ Status Cluster::on_left(const actors::Peer& peer, const Status& why) {
     if (it == nodes_.end()) return {};
     const bool idle = it->second.num_started == 0;
     nodes_.erase(it);
-    if (idle) {
+    std::erase_if(starting_, [&](const auto& s) {
+      return places_[static_cast<size_t>(s.second)].node == peer.id;
+    });
+    if (idle || (running_ && setup_.recovers)) {
       log::info("{}", why.message());
+      if (!idle && lost_.empty()) lost_ = why.message();
       return {};
     }
     lost_ = why.message();
     return why;
   }
-  const auto it = workers_.find(peer.hello.index);
-  if (it == workers_.end() || it->second.peer != peer.id) return {};
-  const bool idle = running_ && it->second.ranks.empty();
-  workers_.erase(it);
-  if (idle) {
-    log::info("{}", why.message());
+  const Worker* worker = find_peer(peer.id);
+  if (worker == nullptr) return {};
+  return lose(peer.hello.index, supervision::FaultKind::kWorkerExit, why);
+}
+
+Status Cluster::on_exited(const wire::WorkerExited& exited) {
+  const std::string text =
+      fmt::format("worker {} (pid {}) has ended: {}", exited.index, exited.pid, exited.how);
+  const Status why = make_status(Code::kDisconnected, text, Scope::kRank);
+  endings_[exited.index] = text;  // says more than the broken link
+  const auto starting = starting_.find(exited.index);
+  if (starting != starting_.end()) {
+    const int32_t place = starting->second;
+    starting_.erase(starting);
+    lost_ = text;
+    if (!running_) return why;
+    log::warn("{} before it had joined", text);
+    count_fault(place);
     return {};
   }
-  if (lost_.empty()) lost_ = why.message();
-  // While it runs, its proxy tells the coordinator, whose outcome counts.
-  return running_ ? Status() : why;
+  if (workers_.contains(exited.index)) {
+    lost_ = text;
+    return lose(exited.index, supervision::FaultKind::kWorkerExit, why);
+  }
+  if (std::any_of(faults_.begin(), faults_.end(),
+                  [&](const Fault& f) { return f.index == exited.index; })) {
+    lost_ = text;
+  }
+  return {};
+}
+
+Status Cluster::on_joined(const actors::Peer& peer) {
+  const wire::Hello& hello = peer.hello;
+  if (hello.role == wire::Role::kWorker) {
+    const auto starting = starting_.find(hello.index);
+    if (starting == starting_.end()) {
+      session_->expel(peer.id, invalid_argument("nobody has asked for this worker"));
+      return {};
+    }
+    Worker worker;
+    worker.peer = peer.id;
+    worker.who = peer;
+    worker.place = starting->second;
+    worker.heard_ms = now_ms();
+    starting_.erase(starting);
+    workers_[hello.index] = std::move(worker);
+    return {};
+  }
+  const bool late =
+      running_ || complete() || static_cast<int64_t>(nodes_.size()) >= nodes_wanted_.max;
+  Node& node = nodes_[peer.id] = {peer, 0};
+  if (late) log::info("{} has joined as a spare", peer.name());
+  if (!late) start_workers();
+  if (running_ && setup_.recovers) {
+    start_workers_of(peer.id, node, static_cast<int64_t>(hello.devices.size()));
+  }
+  return {};
+}
+
+Status Cluster::on_answer(const actors::SessionEvent& event) {
+  Worker* worker = find_peer(event.peer.id);
+  if (worker == nullptr) return {};  // has gone meanwhile
+  // An answer of an attempt that was given up is not the one that is waited for.
+  if (--worker->num_asked > 0) return {};
+  const int32_t index = worker->who.hello.index;
+  if (!event.status.ok()) {
+    if (event.status.code() == Code::kDisconnected) return {};  // its end follows
+    Fault fault;
+    fault.kind = supervision::FaultKind::kActorFailure;
+    fault.status = event.status;
+    fault.culprit = event.status.message();
+    fault.detected_ms = now_ms();
+    fault.detected_unix = unix_seconds();
+    faults_.push_back(std::move(fault));
+    return {};
+  }
+  const auto* loaded = std::get_if<wire::PlanLoaded>(&event.envelope.body);
+  if (loaded == nullptr || loaded->worker != index) {
+    return corruption("a worker answered with another message");
+  }
+  worker->address = loaded->address;
+  loading_.erase(index);
+  return {};
 }
 
 Status Cluster::on_event(actors::SessionEvent& event) {
   if (event.kind == Kind::kLeft) return on_left(event.peer, event.status);
-  if (event.kind == Kind::kJoined) {
-    const wire::Hello& hello = event.peer.hello;
-    if (hello.role == wire::Role::kWorker) {
-      workers_[hello.index] = {event.peer.id, event.peer, false, {}, {}};
-      return {};
-    }
-    const bool late =
-        running_ || complete() || static_cast<int64_t>(nodes_.size()) >= nodes_wanted_.max;
-    nodes_[event.peer.id] = {event.peer, 0, 0};
-    if (late) log::info("{} has joined as a spare", event.peer.name());
-    if (!late) start_workers();
-    return {};
-  }
-  if (event.kind == Kind::kAnswer) {
-    SGA_TRY(event.status);
-    const auto* loaded = std::get_if<wire::PlanLoaded>(&event.envelope.body);
-    const auto it = loaded == nullptr ? workers_.end() : workers_.find(loaded->worker);
-    if (it == workers_.end()) return corruption("a worker answered with another message");
-    if (!it->second.loaded) ++num_loaded_;
-    it->second.loaded = true;
-    it->second.address = loaded->address;
-    return {};
-  }
+  if (event.kind == Kind::kJoined) return on_joined(event.peer);
+  if (event.kind == Kind::kAnswer) return on_answer(event);
   if (event.kind != Kind::kMessage) return {};
-  if (const auto* exited = std::get_if<wire::WorkerExited>(&event.envelope.body)) {
-    lost_ =
-        fmt::format("worker {} (pid {}) has ended: {}", exited->index, exited->pid, exited->how);
-    return running_ ? Status() : make_status(Code::kDisconnected, lost_, Scope::kRank);
-  }
-  if (const auto* asked = std::get_if<wire::StopJob>(&event.envelope.body)) {
+  if (std::holds_alternative<wire::Heartbeat>(event.envelope.body)) {
+    if (Worker* worker = find_peer(event.peer.id)) {
+      worker->heard_ms = now_ms();
+      worker->suspected_ms = 0;
+    }
+  } else if (const auto* exited = std::get_if<wire::WorkerExited>(&event.envelope.body)) {
+    return on_exited(*exited);
+  } else if (const auto* asked = std::get_if<wire::StopJob>(&event.envelope.body)) {
     log::info("stops after this step: {}", asked->reason);
     request_stop();
   }
@@ -238,123 +357,20 @@ Status Cluster::on_event(actors::SessionEvent& event) {
 Status Cluster::check_children() {
   for (const actors::NodeChildren::Exit& exit : children_.take_exits()) {
     lost_ = fmt::format("the node of this host (pid {}) has ended: {}", exit.pid, exit.how);
+    // Its workers follow it; whether anybody is left to go on shows then.
+    if (running_ && setup_.recovers) continue;
     return make_status(Code::kDisconnected, lost_, Scope::kRank);
   }
   return {};
 }
 
 Status Cluster::step(int64_t timeout_ms) {
-  if (auto event = session_->next(timeout_ms)) SGA_TRY(on_event(*event));
+  auto event = session_->next(timeout_ms);
+  while (event) {
+    SGA_TRY(on_event(*event));
+    event = session_->next(0);
+  }
   return check_children();
-}
-
-wire::Routes Cluster::routes() const {
-  wire::Routes out;
-  for (const auto& [index, worker] : workers_) {
-    if (worker.ranks.empty()) continue;  // a spare: a later generation may route to it
-    out.routes.push_back({worker.peer, worker.address, worker.ranks});
-  }
-  return out;
-}
-
-Status Cluster::load(const Work& work, const std::atomic<bool>& stop) {
-  const auto dealt = deal_ranks(*work.plan, static_cast<int32_t>(setup_.num_workers));
-  wire::LoadPlan message;
-  message.job_hash = job_hash_;
-  message.job = setup_.job;
-  message.job_name = setup_.job_name;
-  message.plan = graph::serialize_plan(*work.plan);
-  if (work.validation_plan != nullptr) {
-    message.validation_plan = graph::serialize_plan(*work.validation_plan);
-  }
-  message.run_directory = work.run_directory;
-  message.first_step = work.first_step;
-  message.checkpoint = work.checkpoint;
-  message.secret = secret_;
-  size_t next = 0;
-  for (auto& [index, worker] : workers_) {
-    if (next < dealt.size()) worker.ranks = dealt[next++];
-    message.ranks = worker.ranks;
-    message.worker = index;
-    session_->ask(worker.peer, message, kLoadMs);
-  }
-  while (num_loaded_ < workers_.size()) {
-    if (stop.load()) return interrupted();
-    SGA_TRY(step(kStepMs));
-  }
-  return {};
-}
-
-Status Cluster::explain(const Status& failure) {
-  // Who was lost is often known a moment after what broke because of it.
-  const int64_t deadline = now_ms() + kExplainMs;
-  while (now_ms() < deadline) {
-    if (const Status s = step(10); !s.ok()) break;
-    if (lost_.find("has ended") != std::string::npos) break;
-  }
-  if (lost_.empty() || failure.message().find(lost_) != std::string::npos) return failure;
-  return Status(failure.code(), failure.scope(), lost_ + "; " + failure.message(),
-                failure.origin());
-}
-
-Result<actors::TrainingSummary> Cluster::run(const Work& work, const std::atomic<bool>& stop) {
-  SGA_TRY(load(work, stop));
-  SGA_ASSIGN(std::shared_ptr<actors::Journal> journal,
-             actors::open_journal(work.spec.journal_file));
-  const auto storage = actors::create_thread_service("sga-storage");
-  const auto journal_service = actors::create_thread_service("sga-journal");
-  const actors::Services services{nullptr, nullptr, storage.get(), journal_service.get()};
-  auto shared = std::make_shared<actors::RunShared>();
-  actors::TrainingInputs inputs;
-  inputs.plan = work.plan;
-  inputs.validation_plan = work.validation_plan;
-  inputs.observer = work.observer;
-  inputs.stop = &stop;
-  SGA_ASSIGN(const auto host,
-             actors::create_coordinator_host(work.spec, inputs, services, journal, shared));
-  const wire::Routes routes = this->routes();
-  for (const auto& [index, worker] : workers_) {
-    if (worker.ranks.empty()) continue;
-    host->workers.push_back(
-        [gateway = session_->gateway(), worker = worker, routes](
-            caf::local_actor* parent, const actors::CoordinatorActor& coordinator) {
-          auto proxy =
-              actors::spawn_worker_proxy(parent, gateway, worker.peer, worker.ranks, coordinator);
-          // Behind the proxy's own message to the gateway, so that no answer comes before it.
-          caf::anon_send(gateway, actors::SendToPeer{worker.peer, routes, 0});
-          return proxy;
-        });
-  }
-  auto promise = std::make_shared<std::promise<actors::RunOutcome>>();
-  std::future<actors::RunOutcome> future = promise->get_future();
-  host->on_finished = [promise, session = session_.get()](const actors::RunOutcome& outcome) {
-    promise->set_value(outcome);
-    session->post();
-  };
-  running_ = true;
-  const actors::CoordinatorActor coordinator = actors::spawn_coordinator(session_->system(), host);
-  Status broken;
-  while (future.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    if (const Status s = step(kStepMs); broken.ok() && !s.ok()) {
-      broken = s;
-      // Ends the run with this Status unless it has ended by itself.
-      caf::anon_send(coordinator, actors::FaultReport{0, s});
-    }
-  }
-  const actors::RunOutcome outcome = future.get();
-  host->workers.clear();
-  if (!outcome.status.ok()) return explain(outcome.status);
-  actors::TrainingSummary summary;
-  summary.last_step = outcome.last_step;
-  summary.interrupted = outcome.interrupted;
-  for (const actors::PoolStats& pool : outcome.pools) {
-    summary.arena_high_water_bytes =
-        std::max(summary.arena_high_water_bytes, pool.high_water_bytes);
-  }
-  summary.seconds = outcome.step_seconds;
-  summary.kernel_seconds = outcome.kernel_seconds;
-  summary.num_messages = shared->num_messages();
-  return summary;
 }
 
 void Cluster::end(const Status& why) {
@@ -367,8 +383,15 @@ void Cluster::end(const Status& why) {
   for (const auto& [id, node] : nodes_) session_->send(id, wire::Shutdown{why});
   session_->flush(kFlushMs);
   children_.end(kGraceMs);
+  // Nobody writes to it any more.
+  memory_.reset();
+  std::error_code ignored;
+  if (!shared_mirror_.empty()) std::filesystem::remove_all(shared_mirror_, ignored);
   if (!token_.empty()) {
     ::unlink(token_.c_str());
+    for (const char* name : {"/state.json", "/request.json"}) {
+      ::unlink((token_.substr(0, token_.rfind('/')) + name).c_str());
+    }
     ::rmdir(token_.substr(0, token_.rfind('/')).c_str());
   }
   const actors::HubStats stats = session_->stats();

@@ -5,13 +5,20 @@
 #include "actors/runtime/training.h"
 #include "apps/sgactor/cluster_options.h"
 #include "apps/sgactor/job_spec.h"
+#include "apps/sgactor/mirror_directory.h"
+#include "apps/sgactor/recovery_log.h"
+#include "apps/sgactor/replay_check.h"
 #include "apps/sgactor/run_directory.h"
 #include "graph/base/status.h"
 #include "graph/plan/plan.h"
+#include "supervision/policy/fault_policy.h"
+#include "supervision/policy/storm_breaker.h"
 
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +26,11 @@ namespace sgactor::apps {
 
 /// The coordinator's side of a run in several processes: listens, starts this host's node, takes
 /// nodes and workers in, deals the logical ranks, and ends everybody. One thread: the main one.
+///
+/// A run is a row of attempts. Each loads the plan into the workers that are there, from the newest
+/// copy of the state, and goes on until the job is done or something is lost; then the next one
+/// begins in a new generation. Steps that were committed before are executed again and must give
+/// the same bits.
 class Cluster {
  public:
   struct Setup {
@@ -28,7 +40,10 @@ class Cluster {
     std::string job;      ///< resolved, as TOML
     std::string job_name;
     std::string log_level;
-    int64_t num_workers = 1;  ///< that host ranks
+    int64_t num_workers = 1;      ///< that host ranks
+    bool recovers = true;         ///< false: the first loss ends the run
+    int64_t mirror_interval = 0;  ///< steps between copies of the state in memory
+    int64_t max_faults = 20;      ///< a minute; more end the run
   };
   /// Listens; nothing else is there yet. Errors: kInvalidArgument: a wrong option, a port in use.
   static Result<std::unique_ptr<Cluster>> create(Setup setup);
@@ -52,8 +67,9 @@ class Cluster {
     actors::TrainingSpec spec;
     actors::TrainingObserver* observer = nullptr;
   };
-  /// Loads the plan everywhere and runs it to its end. Errors: of the worker or node that failed
-  /// first, which the message names.
+  /// Loads the plan everywhere and runs it to its end, through losses of workers. Errors: what
+  /// could not be survived, naming the worker or node that failed first; kCorruption if a step came
+  /// out otherwise when it was executed again.
   Result<actors::TrainingSummary> run(const Work& work, const std::atomic<bool>& stop);
 
   /// Tells everybody to end and waits for this host's processes: two seconds at most, then they are
@@ -64,33 +80,76 @@ class Cluster {
   struct Worker {
     actors::wire::PeerId peer = actors::wire::kNobody;
     actors::Peer who;
-    bool loaded = false;
     std::string address;
-    std::vector<int32_t> ranks;
+    std::vector<int32_t> ranks;  ///< none: a spare
+    int32_t place = 0;
+    int64_t num_asked = 0;  ///< answers to LoadPlan that are still missing
+    int64_t heard_ms = 0;
+    int64_t suspected_ms = 0;  ///< 0: not
   };
   struct Node {
     actors::Peer who;
-    int32_t first_index = 0;
     int32_t num_started = 0;
   };
+  /// Where a worker can run: a device of a node.
+  struct Place {
+    actors::wire::PeerId node = actors::wire::kNobody;
+    std::string device;
+  };
+  struct Fault {
+    supervision::FaultKind kind = supervision::FaultKind::kWorkerExit;
+    Status status;
+    int32_t index = -1;  ///< of the worker; -1: of nobody
+    std::string culprit;
+    double silent_ms = 0;  ///< since the last sign of life, where that is how it was found
+    int64_t detected_ms = 0;
+    double detected_unix = 0;
+  };
+  /// Of a whole run. Services outlive the actors that use them.
+  struct Course;
 
   explicit Cluster(Setup setup) : setup_(std::move(setup)) {}
+  // --- membership: cluster.cc ---
   Status listen();
   Status start_local_nodes(const RunDirectory& run);
   Status start_node(const std::vector<std::string>& before, int64_t workers, int32_t tag);
   void print_join_line() const;
   void start_workers();
+  void start_workers_of(actors::wire::PeerId id, Node& node, int64_t count);
+  void start_worker_at(int32_t place);
   /// Handles one event, or none within the time; a failure that ends the run comes back.
   Status step(int64_t timeout_ms);
   Status on_event(actors::SessionEvent& event);
+  Status on_joined(const actors::Peer& peer);
   Status on_left(const actors::Peer& peer, const Status& why);
+  Status on_exited(const actors::wire::WorkerExited& exited);
+  Status on_answer(const actors::SessionEvent& event);
   Status check_children();
+  Status lose(int32_t index, supervision::FaultKind kind, const Status& why);
+  void count_fault(int32_t place);
+  Worker* find_peer(actors::wire::PeerId peer);
   [[nodiscard]] std::string missing() const;
   [[nodiscard]] bool complete() const;
-  Status load(const Work& work, const std::atomic<bool>& stop);
+
+  // --- attempts: cluster_run.cc ---
+  Status start_course(const Work& work, Course& course);
+  Status deal(Course& course);
+  Status load(Course& course, const std::atomic<bool>& stop);
   actors::wire::Routes routes() const;
-  /// After a failure: what is known about its cause by now.
-  Status explain(const Status& failure);
+  Result<actors::RunOutcome> attempt(Course& course, const std::atomic<bool>& stop);
+  void watch(Course& course, const std::atomic<bool>& stop);
+  Status go_on(Course& course, const Status& failure);
+  Status judge(Course& course, const Status& failure);
+  void find_cause(const Status& failure);
+  void end_workers_at_fault();
+  void check_silence();
+  void note_progress(Course& course);
+  void write_recovery(Course& course);
+  void write_state(const Course& course) const;
+  [[nodiscard]] int64_t num_active() const;
+  [[nodiscard]] bool should_deal_again() const;
+  void take_request(Course& course);
+  void resize(int64_t workers);
 
   Setup setup_;
   uint64_t job_hash_ = 0;
@@ -100,16 +159,26 @@ class Cluster {
   std::string token_;
   std::vector<std::string> addresses_;
   std::string secret_;
+  bool on_this_host_ = true;  // nobody else can reach the control port
   actors::TlsIdentity member_;
   std::unique_ptr<actors::RemoteSession> session_;
   actors::NodeChildren children_;
   std::map<actors::wire::PeerId, Node> nodes_;
   std::map<int32_t, Worker> workers_;  // by index
+  std::vector<Place> places_;
+  std::map<int32_t, int32_t> starting_;  // index to place of those that have not joined yet
   int32_t next_index_ = 0;
-  size_t num_loaded_ = 0;
+  std::set<int32_t> loading_;  // indices whose answer is waited for
+  std::vector<Fault> faults_;  // of the attempt under way
+  supervision::StormBreaker storm_;
+  Status storm_status_;
+  int64_t looked_ms_ = 0;  // check_silence's last time
   bool running_ = false;
   bool ended_ = false;
-  std::string lost_;  // who was lost, and how
+  std::unique_ptr<MirrorDirectory> memory_;
+  std::string shared_mirror_;               // below the run directory; empty: none
+  std::map<int32_t, std::string> endings_;  // how workers ended, by index
+  std::string lost_;                        // who was lost, and how
 };
 
 }  // namespace sgactor::apps

@@ -23,7 +23,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
+#include <thread>
 
 namespace sgactor::apps {
 namespace {
@@ -33,6 +37,8 @@ using Kind = actors::SessionEvent::Kind;
 
 constexpr int64_t kJoinMs = 20'000;
 constexpr int64_t kWaitMs = 1000;
+constexpr int64_t kAbandonMs = 5000;
+constexpr std::chrono::milliseconds kHeartbeat{100};
 
 struct WorkerOptions {
   std::string join;
@@ -58,6 +64,35 @@ struct WorkerServices {
   void finish() {
     for (auto* service : {&data, &device, &storage}) service->reset();
   }
+};
+
+/// Tells the coordinator that this process runs, whatever its other threads are at.
+class Pulse {
+ public:
+  explicit Pulse(actors::RemoteSession& session) : thread_([this, &session] { beat(session); }) {}
+  ~Pulse() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Pulse(const Pulse&) = delete;
+  Pulse& operator=(const Pulse&) = delete;
+
+ private:
+  void beat(actors::RemoteSession& session) {
+    std::unique_lock lock(mutex_);
+    for (int64_t n = 1; !over_; ++n) {
+      session.send(wire::kCoordinatorPeer, wire::Heartbeat{n});
+      changed_.wait_for(lock, kHeartbeat, [this] { return over_; });
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;
 };
 
 /// What a worker holds once its plan is loaded. Destroyed in reverse order.
@@ -102,6 +137,19 @@ class Work {
         },
         ranks_.front());
     return {};
+  }
+  /// Ends an attempt, wherever it is. False if its actors do not end: the process is lost then.
+  bool abandon(actors::RemoteSession& session) {
+    const Status why = make_status(Code::kCancelled, "the attempt is over");
+    if (proxy_) caf::anon_send_exit(proxy_, caf::exit_reason::user_shutdown);
+    proxy_ = nullptr;
+    // Whoever waits for a peer would wait for ever.
+    plane_->abort(why);
+    assembly_->abort(why);
+    if (!session.await_others(kAbandonMs)) return false;
+    services_->finish();
+    assembly_->close();
+    return true;
   }
   /// Ends the actors, then what they use. After an orderly end only.
   Status end(actors::RemoteSession& session) {
@@ -152,6 +200,10 @@ int serve(actors::RemoteSession& session, const WorkerOptions& options, const Co
     const wire::Body& body = event->envelope.body;
     const wire::PeerId self = event->envelope.receiver;
     if (const auto* load = std::get_if<wire::LoadPlan>(&body)) {
+      if (work && !work->abandon(session)) {
+        quit_now(options, internal_error("the actors of the attempt before did not end"));
+      }
+      work.reset();
       auto made = Work::create(*load, options, line, self);
       if (made.ok()) {
         work = std::move(*made);
@@ -188,6 +240,7 @@ Result<int> worker(const CommandLine& line, WorkerOptions options) {
       options.join.empty() ? token.addresses : std::vector<std::string>{options.join};
   SGA_ASSIGN(const actors::Peer coordinator, session->join(addresses, kJoinMs));
   if (options.bind.empty()) options.bind = local_address_towards(coordinator.address);
+  const Pulse pulse(*session);
   return serve(*session, options, line);
 }
 

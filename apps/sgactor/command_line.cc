@@ -190,6 +190,7 @@ int run_program(const kernels::BackendTable& backends, const actors::StrategyTab
   add_ckpt(app, line);
   add_bench(app, line);
   add_chaos(app, line);
+  add_ctl(app, line);
   add_simulate(app, line);
   add_node(app, line);
   add_worker(app, line);

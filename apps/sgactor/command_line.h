@@ -47,6 +47,7 @@ void add_plan(CLI::App& app, CommandLine& line);
 void add_ckpt(CLI::App& app, CommandLine& line);
 void add_bench(CLI::App& app, CommandLine& line);
 void add_chaos(CLI::App& app, CommandLine& line);
+void add_ctl(CLI::App& app, CommandLine& line);
 void add_simulate(CLI::App& app, CommandLine& line);
 void add_node(CLI::App& app, CommandLine& line);
 void add_worker(CLI::App& app, CommandLine& line);

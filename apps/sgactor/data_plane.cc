@@ -20,6 +20,8 @@
 namespace sgactor::apps {
 namespace {
 
+constexpr int64_t kLocalConnectNs = 3'000'000'000;
+
 /// HMAC-SHA-256 for the fabric's handshake.
 class Hmac final : public transport::KeyedHash {
  public:
@@ -69,6 +71,8 @@ class Plane final : public DataPlane {
     }
     std::memcpy(options.secret.data(), secret.data(), secret.size());
     options.keyed_hash = &hmac_;
+    // A peer that dies at this moment must not hold the others long.
+    if (bind.empty()) options.connect_timeout_ns = kLocalConnectNs;
     if (alone) {
       SGA_ASSIGN(fabric_, transport::InprocFabric::create(
                               std::make_shared<transport::InprocNetwork>(), self, options));

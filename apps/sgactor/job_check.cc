@@ -73,8 +73,8 @@ Status check_supported(const JobSpec& job) {
   };
   if (job.training.dtype == "fp8")
     return lacks("training.dtype", "this build has no fp8; expected \"f32\" or \"bf16\"");
-  if (job.resilience.mode != "off")
-    return lacks("resilience.mode", "one worker has no replica or mirror; expected \"off\"");
+  if (job.resilience.mode == "replicas")
+    return lacks("resilience.mode", "this build keeps no replicas; expected \"mirror\" or \"off\"");
   return {};
 }
 

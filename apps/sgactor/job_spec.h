@@ -67,7 +67,9 @@ struct JobSpec {
     std::string schedule = "1f1b";
   } parallelism;
   struct Resilience {
-    std::string mode = "off";
+    std::string mode = "auto";
+    int64_t mirror_interval = 10;
+    int64_t max_faults = 20;
     double orphan_timeout = 60;
     bool allow_inexact = false;
   } resilience;

@@ -68,6 +68,8 @@ class Node {
       const wire::Body& body = event.envelope.body;
       if (const auto* order = std::get_if<wire::StartWorkers>(&body)) {
         start_workers(*order, event.envelope.receiver);
+      } else if (const auto* end = std::get_if<wire::EndWorker>(&body)) {
+        children_.kill(end->index, end->only_if_stopped);
       } else if (const auto* shutdown = std::get_if<wire::Shutdown>(&body)) {
         over_ = true;
         exit_code_ = shutdown->why.ok() ? kExitDone : kExitFailed;

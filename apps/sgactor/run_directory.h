@@ -7,7 +7,8 @@
 namespace sgactor::apps {
 
 /// Where a run keeps what: job.resolved.toml, metrics.jsonl, validation.jsonl, audit.jsonl,
-/// journal.log (commits), trace/, ckpt/, report.json. Names only; the functions below do the work.
+/// recoveries.jsonl, journal.log (commits), trace/, ckpt/, report.json. Names only; the functions
+/// below do the work.
 struct RunDirectory {
   std::string path;
   [[nodiscard]] std::string job() const { return path + "/job.resolved.toml"; }
@@ -15,9 +16,13 @@ struct RunDirectory {
   [[nodiscard]] std::string validation() const { return path + "/validation.jsonl"; }
   [[nodiscard]] std::string audit() const { return path + "/audit.jsonl"; }
   [[nodiscard]] std::string journal() const { return path + "/journal.log"; }
+  [[nodiscard]] std::string recoveries() const { return path + "/recoveries.jsonl"; }
   [[nodiscard]] std::string trace() const { return path + "/trace/rank0_trace.json.gz"; }
   [[nodiscard]] std::string checkpoints() const { return path + "/ckpt"; }
   [[nodiscard]] std::string report() const { return path + "/report.json"; }
+  /// While a run of several processes goes on: who hosts what, and what `sgactor ctl` asks for.
+  [[nodiscard]] std::string state() const { return path + "/control/state.json"; }
+  [[nodiscard]] std::string request() const { return path + "/control/request.json"; }
   [[nodiscard]] std::string lock() const { return path + "/lock"; }
   [[nodiscard]] std::string hf_export() const { return path + "/hf"; }
 };

@@ -8,6 +8,7 @@
 #include "apps/sgactor/micro_batch_run.h"
 #include "apps/sgactor/node.h"
 #include "apps/sgactor/plan_cache.h"
+#include "apps/sgactor/recovery_log.h"
 #include "apps/sgactor/resume.h"
 #include "apps/sgactor/run_directory.h"
 #include "apps/sgactor/run_recorder.h"
@@ -59,6 +60,8 @@ Status open_run(const JobSpec& job, const RunDirectory& run, int64_t first_step)
   SGA_TRY(create_run(run));
   SGA_TRY(truncate_steps(run.metrics(), first_step - 1).status());
   SGA_TRY(truncate_steps(run.validation(), first_step - 1).status());
+  RecoveryLog log;  // there from the start, so that who reads it need not ask
+  SGA_TRY(log.open(run.recoveries()));
   return transport::write_file_atomic(run.job(), write_job(job, false));
 }
 
@@ -179,6 +182,10 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainO
     if (!o.bind.empty() || o.port != 0) {
       return invalid_argument("--bind, --port: need --workers N, --nodes or --hosts");
     }
+    if (job.resilience.mode == "mirror") {
+      return unsupported(job.at("resilience.mode") +
+                         ": one process has no mirror; give --workers N, or \"off\"");
+    }
     return std::unique_ptr<Cluster>();
   }
   if (job.training.auto_micro_batch) {
@@ -196,6 +203,9 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainO
   setup.num_workers = o.workers > 0 ? o.workers
                                     : p.data_parallel_degree * p.tensor_parallel_degree *
                                           p.pipeline_parallel_degree;
+  setup.recovers = job.resilience.mode != "off";
+  setup.mirror_interval = job.resilience.mirror_interval;
+  setup.max_faults = job.resilience.max_faults;
   SGA_TRY(check_mesh_fits(job, setup.num_workers));
   return Cluster::create(std::move(setup));
 }

@@ -1,0 +1,153 @@
+#include "apps/sgactor/chaos_scenario.h"
+
+#include "graph/base/hash.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <initializer_list>
+
+namespace sgactor::apps {
+namespace {
+
+constexpr std::array<std::string_view, 2> kKinds = {"kill_worker", "hang_worker"};
+constexpr int64_t kMostFaults = 10'000;
+
+class Reader {
+ public:
+  Reader(std::string file, const ChaosLimits& limits, uint64_t seed)
+      : file_(std::move(file)), limits_(limits), state_(mix64(0, seed)) {
+    out_.workers = std::min<int64_t>(2, limits.num_ranks);
+  }
+
+  Result<ChaosScenario> read(const toml::table& root) {
+    SGA_TRY(check_keys(root, {"workers", "spares", "fault", "random"}));
+    SGA_TRY(number(root, "workers", 1, limits_.num_ranks, out_.workers));
+    SGA_TRY(number(root, "spares", 0, 1024, out_.spares));
+    if (const toml::node* faults = root.get("fault")) {
+      const toml::array* list = faults->as_array();
+      if (list == nullptr) return wrong(*faults, "fault: expected [[fault]]");
+      for (const toml::node& node : *list) {
+        const toml::table* table = node.as_table();
+        if (table == nullptr) return wrong(node, "fault: expected [[fault]]");
+        SGA_TRY(read_fault(*table));
+      }
+    }
+    if (const toml::node* random = root.get("random")) SGA_TRY(read_random(*random));
+    if (out_.faults.empty()) return invalid_argument(file_ + ": no fault");
+    // Those that strike in a recovery stay behind the one that they follow.
+    int64_t step = 0;
+    std::vector<std::pair<int64_t, ChaosFault>> order;
+    for (const ChaosFault& fault : out_.faults) {
+      if (!fault.in_recovery) step = fault.at_step;
+      order.emplace_back(step, fault);
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t i = 0; i < order.size(); ++i) out_.faults[i] = order[i].second;
+    return out_;
+  }
+
+ private:
+  Status wrong(const toml::node& node, const std::string& what) const {
+    return invalid_argument(fmt::format("{}:{}: {}", file_, node.source().begin.line, what));
+  }
+  Status check_keys(const toml::table& table, std::initializer_list<std::string_view> known) const {
+    for (const auto& [key, node] : table) {
+      if (std::find(known.begin(), known.end(), std::string_view(key)) != known.end()) continue;
+      return wrong(node, fmt::format("no key \"{}\" here", std::string_view(key)));
+    }
+    return {};
+  }
+  Status number(const toml::table& table, std::string_view key, int64_t low, int64_t high,
+                int64_t& out) const {
+    const toml::node* node = table.get(key);
+    if (node == nullptr) return {};
+    const auto value = node->value_exact<int64_t>();
+    if (value && *value >= low && *value <= high) {
+      out = *value;
+      return {};
+    }
+    return wrong(*node, fmt::format("{}: expected a number from {} to {}", key, low, high));
+  }
+  /// Of [0, n).
+  int64_t draw(int64_t n) {
+    state_ = mix64(state_, 1);
+    return static_cast<int64_t>(state_ % static_cast<uint64_t>(n));
+  }
+  int64_t draw_step() { return 1 + draw(std::max<int64_t>(1, limits_.num_steps - 1)); }
+
+  Status read_kind(const toml::table& table, ChaosFault& fault) const {
+    const toml::node* node = table.get("kind");
+    if (node == nullptr) return wrong(table, "kind: missing");
+    const auto text = node->value_exact<std::string>();
+    const auto it = text ? std::find(kKinds.begin(), kKinds.end(), *text) : kKinds.end();
+    if (it == kKinds.end()) {
+      return wrong(*node, "kind: expected \"kill_worker\" or \"hang_worker\"");
+    }
+    fault.kind = static_cast<ChaosFault::Kind>(it - kKinds.begin());
+    return {};
+  }
+  Status read_fault(const toml::table& table) {
+    ChaosFault fault;
+    SGA_TRY(check_keys(table, {"kind", "worker", "rank", "at_step"}));
+    SGA_TRY(read_kind(table, fault));
+    SGA_TRY(number(table, "worker", 0, out_.workers - 1, fault.worker));
+    SGA_TRY(number(table, "rank", 0, limits_.num_ranks - 1, fault.rank));
+    if (fault.worker >= 0 && fault.rank >= 0) {
+      return wrong(table, "give worker or rank, not both");
+    }
+    if (fault.worker < 0 && fault.rank < 0) fault.rank = draw(limits_.num_ranks);
+    const toml::node* at = table.get("at_step");
+    if (at != nullptr && at->value_exact<std::string>() == "recovery") {
+      if (out_.faults.empty()) return wrong(*at, "at_step: no fault comes before this one");
+      fault.in_recovery = true;
+    } else {
+      fault.at_step = draw_step();
+      SGA_TRY(number(table, "at_step", 1, limits_.num_steps - 1, fault.at_step));
+    }
+    out_.faults.push_back(fault);
+    return {};
+  }
+  Status read_random(const toml::node& node) {
+    const toml::table* table = node.as_table();
+    if (table == nullptr) return wrong(node, "random: expected [random]");
+    SGA_TRY(check_keys(*table, {"count"}));
+    int64_t count = 1;
+    SGA_TRY(number(*table, "count", 1, kMostFaults, count));
+    for (int64_t i = 0; i < count; ++i) {
+      ChaosFault fault;
+      fault.kind = static_cast<ChaosFault::Kind>(draw(static_cast<int64_t>(kKinds.size())));
+      fault.rank = draw(limits_.num_ranks);
+      fault.at_step = draw_step();
+      out_.faults.push_back(fault);
+    }
+    return {};
+  }
+
+  const std::string file_;
+  const ChaosLimits limits_;
+  uint64_t state_;
+  ChaosScenario out_;
+};
+
+}  // namespace
+
+std::string_view to_string(ChaosFault::Kind kind) { return kKinds[static_cast<size_t>(kind)]; }
+
+Result<ChaosScenario> parse_scenario(std::string_view text, const std::string& file,
+                                     const ChaosLimits& limits, uint64_t seed) {
+  try {
+    return Reader(file, limits, seed).read(toml::parse(text, file));
+  } catch (const toml::parse_error& error) {
+    return invalid_argument(
+        fmt::format("{}:{}: {}", file, error.source().begin.line, error.description()));
+  } catch (const std::exception& error) {
+    return invalid_argument(file + ": " + error.what());
+  }
+}
+
+}  // namespace sgactor::apps

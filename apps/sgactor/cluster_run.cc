@@ -1,0 +1,554 @@
+// Cluster: the attempts of a run, and what lies between them.
+#include "actors/runtime/gateway.h"
+#include "actors/runtime/journal.h"
+#include "actors/runtime/services.h"
+#include "actors/runtime/training_system.h"
+#include "apps/sgactor/cluster.h"
+#include "apps/sgactor/cluster_ranks.h"
+#include "graph/base/log.h"
+#include "graph/plan/serial.h"
+#include "transport/storage/run_files.h"
+
+#include <caf/send.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <limits>
+#include <sstream>
+
+namespace sgactor::apps {
+
+namespace wire = actors::wire;
+using supervision::Action;
+using supervision::FaultKind;
+
+namespace {
+
+constexpr int64_t kStepMs = 20;
+constexpr int64_t kLoadMs = 120'000;
+constexpr int64_t kExplainMs = 200;
+constexpr int64_t kEndWorkerMs = 2000;
+constexpr int64_t kFreshWorkerMs = 15'000;
+// Three heartbeats: its node is asked whether it is stopped. Slow machines are silent longer.
+constexpr int64_t kSuspectMs = 300;
+constexpr int64_t kSilentMs = 5000;
+constexpr int64_t kKeepMirrors = 2;
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+double since(int64_t then_ms) { return static_cast<double>(now_ms() - then_ms); }
+
+}  // namespace
+
+struct Cluster::Course {
+  const Work* work = nullptr;
+  std::unique_ptr<actors::BlockingService> storage, journal_service;
+  std::shared_ptr<actors::Journal> journal;
+  std::shared_ptr<actors::RunShared> shared;
+  std::string mirror_root;  // empty: none
+  std::unique_ptr<ReplayCheck> check;
+  RecoveryLog log;
+  int64_t generation = 1;
+  ReplayCheck::Point from;
+  wire::LoadPlan message;  // but what differs among workers and attempts
+  std::atomic<bool> stop{false};
+  std::atomic<bool> pause{false};
+  std::atomic<int64_t> ready_ms{0};
+  std::optional<Recovery> recovery;  // under way
+  int64_t recovery_ms = 0;           // when what it answers was detected
+  int32_t recovery_index = -1;       // of the worker that was lost
+  int64_t replayed_before = 0;
+  std::vector<int32_t> hosts;  // index of the worker that hosts each rank
+  std::string last_failure;
+  int64_t last_failure_step = -1;
+  double step_seconds = 0;
+  double kernel_seconds = 0;
+
+  [[nodiscard]] int64_t last_step() const { return work->spec.last_step; }
+};
+
+// --- before the first attempt ---
+
+Status Cluster::start_course(const Work& work, Course& course) {
+  course.work = &work;
+  course.storage = actors::create_thread_service("sga-storage");
+  course.journal_service = actors::create_thread_service("sga-journal");
+  SGA_ASSIGN(course.journal, actors::open_journal(work.spec.journal_file));
+  course.shared = std::make_shared<actors::RunShared>();
+  const RunDirectory run{work.run_directory};
+  SGA_TRY(course.log.open(run.recoveries()));
+  if (setup_.recovers && setup_.mirror_interval > 0) {
+    // Memory of this host serves workers of this host; others share the run directory.
+    if (on_this_host_) {
+      SGA_ASSIGN(memory_, MirrorDirectory::create());
+      course.mirror_root = memory_->path();
+    } else {
+      course.mirror_root = shared_mirror_ = run.path + "/mirror";
+    }
+  }
+  course.from = {work.first_step - 1, work.checkpoint};
+  course.check = std::make_unique<ReplayCheck>(work.observer, course.from, course.mirror_root,
+                                               work.spec.validation_interval);
+  wire::LoadPlan& message = course.message;
+  message.job_hash = job_hash_;
+  message.job = setup_.job;
+  message.job_name = setup_.job_name;
+  message.plan = graph::serialize_plan(*work.plan);
+  if (work.validation_plan != nullptr) {
+    message.validation_plan = graph::serialize_plan(*work.validation_plan);
+  }
+  message.run_directory = work.run_directory;
+  message.secret = secret_;
+  if (setup_.recovers) {
+    for (auto& [id, node] : nodes_) {
+      const auto room = static_cast<int64_t>(node.who.hello.devices.size());
+      if (node.num_started == 0) start_workers_of(id, node, room);
+    }
+  }
+  return {};
+}
+
+// --- one attempt ---
+
+int64_t Cluster::num_active() const {
+  return std::count_if(workers_.begin(), workers_.end(),
+                       [](const auto& w) { return !w.second.ranks.empty(); });
+}
+
+bool Cluster::should_deal_again() const {
+  if (!setup_.recovers || (memory_ == nullptr && shared_mirror_.empty())) return false;
+  const auto there = static_cast<int64_t>(workers_.size());
+  const int64_t active = num_active();
+  if (active > setup_.num_workers) return true;
+  // Once for all that are on their way.
+  return active < std::min(setup_.num_workers, there) && starting_.empty();
+}
+
+void Cluster::resize(int64_t workers) {
+  log::info("{} workers from now on, as asked", workers);
+  setup_.num_workers = workers;
+  auto node = nodes_.begin();
+  for (auto n = static_cast<int64_t>(workers_.size() + starting_.size());
+       n < workers && !nodes_.empty(); ++n) {
+    if (node == nodes_.end()) node = nodes_.begin();
+    places_.push_back({node->first, setup_.devices});
+    start_worker_at(static_cast<int32_t>(places_.size()) - 1);
+    ++node;
+  }
+}
+
+/// `sgactor ctl` leaves what it asks for beside the state.
+void Cluster::take_request(Course& course) {
+  const std::string file = RunDirectory{course.work->run_directory}.request();
+  if (::access(file.c_str(), F_OK) != 0) return;
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  ::unlink(file.c_str());
+  const auto request = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  if (!request.is_object() || !request.contains("resize") ||
+      !request["resize"].is_number_integer()) {
+    return log::warn("{}: not understood", file);
+  }
+  const auto workers = request["resize"].get<int64_t>();
+  const auto ranks = static_cast<int64_t>(course.work->plan->ranks.size());
+  if (workers < 1 || workers > ranks) return log::warn("{}: expected 1 to {}", file, ranks);
+  if (workers != setup_.num_workers) resize(workers);
+}
+
+/// Deals all ranks over the workers that are there. Who hosted the same ranks before keeps them.
+Status Cluster::deal(Course& course) {
+  const int64_t deadline = now_ms() + kFreshWorkerMs;
+  while (workers_.empty() && !starting_.empty() && now_ms() < deadline) SGA_TRY(step(kStepMs));
+  if (workers_.empty()) {
+    return make_status(Code::kDisconnected, "no worker is left: " + lost_, Scope::kJob);
+  }
+  std::vector<int32_t> chosen;
+  const auto wanted = static_cast<size_t>(setup_.num_workers);
+  for (const bool active : {true, false}) {
+    for (const auto& [index, worker] : workers_) {
+      if (worker.ranks.empty() != active && chosen.size() < wanted) chosen.push_back(index);
+    }
+  }
+  auto dealt = deal_ranks(*course.work->plan, static_cast<int32_t>(chosen.size()));
+  std::map<int32_t, std::vector<int32_t>> given;
+  for (const int32_t index : chosen) {
+    const auto same = std::find(dealt.begin(), dealt.end(), workers_[index].ranks);
+    if (same == dealt.end()) continue;
+    given[index] = *same;
+    dealt.erase(same);
+  }
+  for (const int32_t index : chosen) {
+    if (given.contains(index)) continue;
+    given[index] = dealt.front();
+    dealt.erase(dealt.begin());
+  }
+  for (auto& [index, worker] : workers_) worker.ranks = given[index];
+  std::vector<int32_t> hosts(course.work->plan->ranks.size());
+  int64_t moved = 0;
+  for (const auto& [index, ranks] : given) {
+    for (const int32_t rank : ranks) {
+      hosts[static_cast<size_t>(rank)] = index;
+      if (!course.hosts.empty() && course.hosts[static_cast<size_t>(rank)] != index) ++moved;
+    }
+  }
+  course.hosts = std::move(hosts);
+  if (course.recovery) {
+    course.recovery->ranks_moved = moved;
+    course.recovery->workers = static_cast<int64_t>(chosen.size());
+  }
+  return {};
+}
+
+wire::Routes Cluster::routes() const {
+  wire::Routes out;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.ranks.empty()) continue;  // a spare: a later generation may route to it
+    out.routes.push_back({worker.peer, worker.address, worker.ranks});
+  }
+  return out;
+}
+
+/// Returns ok also if a fault ended it early: faults_ says so.
+Status Cluster::load(Course& course, const std::atomic<bool>& stop) {
+  SGA_TRY(deal(course));
+  write_state(course);
+  course.message.first_step = course.from.step + 1;
+  course.message.checkpoint = course.from.path;
+  loading_.clear();
+  for (auto& [index, worker] : workers_) {
+    if (worker.ranks.empty()) continue;
+    course.message.ranks = worker.ranks;
+    course.message.worker = index;
+    ++worker.num_asked;
+    loading_.insert(index);
+    session_->ask(worker.peer, course.message, kLoadMs);
+  }
+  while (!loading_.empty() && faults_.empty()) {
+    if (stop.load() && course.generation == 1) {
+      return make_status(Code::kCancelled, "interrupted before the first step");
+    }
+    SGA_TRY(step(kStepMs));
+    check_silence();
+  }
+  return {};
+}
+
+/// A run that shall stop does so when it is past what it had done before.
+void Cluster::watch(Course& course, const std::atomic<bool>& stop) {
+  const bool caught_up = course.check->at_step() >= course.check->last_step();
+  if (stop.load() && caught_up) course.stop = true;
+  if (setup_.recovers) take_request(course);
+  if (caught_up && should_deal_again()) course.pause = true;
+  check_silence();
+  note_progress(course);
+}
+
+Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bool>& stop) {
+  SGA_TRY(load(course, stop));
+  if (!faults_.empty()) return faults_.front().status;
+  actors::TrainingInputs inputs;
+  inputs.plan = course.work->plan;
+  inputs.validation_plan = course.work->validation_plan;
+  inputs.observer = course.check.get();
+  inputs.stop = &course.stop;
+  actors::TrainingSpec spec = course.work->spec;
+  spec.first_step = course.from.step + 1;
+  const actors::Services services{nullptr, nullptr, course.storage.get(),
+                                  course.journal_service.get()};
+  SGA_ASSIGN(const auto host, actors::create_coordinator_host(spec, inputs, services,
+                                                              course.journal, course.shared));
+  host->generation = course.generation;
+  host->policy.checkpointed = course.check->on_disk();
+  if (!course.mirror_root.empty()) {
+    host->policy.mirror_interval = setup_.mirror_interval;
+    host->mirror = {course.mirror_root, kKeepMirrors, {}};
+    host->pause = &course.pause;
+  }
+  host->on_ready = [&course] { course.ready_ms = now_ms(); };
+  wire::Routes routes = this->routes();
+  routes.generation = course.generation;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.ranks.empty()) continue;
+    host->workers.push_back(
+        [gateway = session_->gateway(), worker = worker, routes](
+            caf::local_actor* parent, const actors::CoordinatorActor& coordinator) {
+          auto proxy =
+              actors::spawn_worker_proxy(parent, gateway, worker.peer, worker.ranks, coordinator);
+          // Behind the proxy's own message to the gateway, so that no answer comes before it.
+          caf::anon_send(gateway, actors::SendToPeer{worker.peer, routes, 0});
+          return proxy;
+        });
+  }
+  auto promise = std::make_shared<std::promise<actors::RunOutcome>>();
+  std::future<actors::RunOutcome> future = promise->get_future();
+  host->on_finished = [promise, session = session_.get()](const actors::RunOutcome& outcome) {
+    promise->set_value(outcome);
+    session->post();
+  };
+  course.check->begin_attempt(course.from.step);
+  const actors::CoordinatorActor coordinator = actors::spawn_coordinator(session_->system(), host);
+  bool told = false;
+  while (future.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    Status broken = step(kStepMs);
+    watch(course, stop);
+    if (broken.ok() && !faults_.empty()) broken = faults_.front().status;
+    if (broken.ok()) broken = course.check->status();
+    if (broken.ok() || told) continue;
+    told = true;
+    // Ends the attempt with this Status unless it has ended by itself.
+    caf::anon_send(coordinator, actors::FaultReport{0, broken});
+  }
+  actors::RunOutcome outcome = future.get();
+  host->workers.clear();
+  note_progress(course);
+  course.step_seconds += outcome.step_seconds;
+  course.kernel_seconds += outcome.kernel_seconds;
+  if (!outcome.status.ok()) return outcome.status;
+  return outcome;
+}
+
+/// A worker that is not heard: its node looks whether it is stopped, and ends it then.
+void Cluster::check_silence() {
+  const int64_t now = now_ms();
+  const int64_t gap = looked_ms_ == 0 ? 0 : now - looked_ms_;
+  looked_ms_ = now;
+  for (auto& [index, worker] : workers_) {
+    // What this process slept through it cannot have heard.
+    if (gap > 2 * kStepMs) worker.heard_ms = std::min(now, worker.heard_ms + gap);
+    if (!setup_.recovers || worker.ranks.empty()) continue;
+    const int64_t silent = now - worker.heard_ms;
+    if (silent < kSuspectMs || now - worker.suspected_ms < 100) continue;
+    if (worker.suspected_ms == 0) {
+      log::debug("{} has not been heard for {} ms", worker.who.name(), silent);
+    }
+    session_->send(worker.who.hello.node, wire::EndWorker{index, silent < kSilentMs});
+    if (worker.suspected_ms == 0) worker.suspected_ms = now;
+  }
+}
+
+// --- between attempts ---
+
+/// Who was lost is often known a moment after what broke because of it.
+void Cluster::find_cause(const Status& failure) {
+  const int64_t deadline = now_ms() + kExplainMs;
+  while (faults_.empty() && now_ms() < deadline) {
+    if (!step(10).ok()) break;
+    check_silence();
+  }
+  if (!faults_.empty()) return;
+  Fault fault;
+  fault.kind =
+      failure.code() == Code::kDisconnected ? FaultKind::kPartition : FaultKind::kActorFailure;
+  fault.status = failure;
+  fault.culprit = failure.message();
+  fault.detected_ms = now_ms();
+  fault.detected_unix =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const int32_t rank = failure.origin().rank;
+  for (const auto& [index, worker] : workers_) {
+    if (std::find(worker.ranks.begin(), worker.ranks.end(), rank) != worker.ranks.end()) {
+      fault.index = index;
+    }
+  }
+  faults_.push_back(std::move(fault));
+}
+
+/// Ok if the run can go on.
+Status Cluster::judge(Course& course, const Status& failure) {
+  SGA_TRY(course.check->status());
+  find_cause(failure);
+  const auto named = [&](const Status& why) {
+    std::string culprit = faults_.empty() ? lost_ : faults_.front().culprit;
+    if (!faults_.empty() && endings_.contains(faults_.front().index)) {
+      culprit = endings_[faults_.front().index];
+    }
+    if (culprit.empty() || why.message().find(culprit) != std::string::npos) return why;
+    return Status(why.code(), why.scope(), culprit + "; " + why.message(), why.origin());
+  };
+  if (!setup_.recovers) {
+    // How a process ended is said a moment after its link broke.
+    const int64_t deadline = now_ms() + kExplainMs;
+    while (lost_.find("has ended") == std::string::npos && !lost_.empty() && now_ms() < deadline &&
+           step(10).ok()) {
+    }
+    return Status(failure.code(), failure.scope(),
+                  lost_.empty() || failure.message().find(lost_) != std::string::npos
+                      ? failure.message()
+                      : lost_ + "; " + failure.message(),
+                  failure.origin());
+  }
+  if (!storm_status_.ok()) return named(storm_status_);
+  for (const Fault& fault : faults_) {
+    if (supervision::decide(fault.kind, fault.status.scope()) == Action::kStopJob) {
+      return named(fault.status);
+    }
+    if (fault.kind != FaultKind::kActorFailure) continue;
+    // What fails before the first step fails again, and so does what has failed twice in a row.
+    const bool again = course.last_failure_step == course.check->last_step() &&
+                       course.last_failure == fault.culprit;
+    if (again || course.check->last_step() == course.work->first_step - 1) return fault.status;
+    course.last_failure = fault.culprit;
+    course.last_failure_step = course.check->last_step();
+  }
+  return {};
+}
+
+/// A fault that its worker is to blame for, which runs still: it is ended before its ranks go
+/// elsewhere.
+void Cluster::end_workers_at_fault() {
+  std::set<int32_t> ends;
+  for (const Fault& fault : faults_) {
+    const Action action = supervision::decide(fault.kind, fault.status.scope());
+    if (action >= Action::kReplaceWorker && workers_.contains(fault.index))
+      ends.insert(fault.index);
+  }
+  for (const int32_t index : ends) {
+    session_->send(workers_[index].who.hello.node, wire::EndWorker{index, false});
+  }
+  const int64_t deadline = now_ms() + kEndWorkerMs;
+  const auto left = [&] {
+    return std::any_of(ends.begin(), ends.end(), [&](int32_t i) { return workers_.contains(i); });
+  };
+  while (left() && now_ms() < deadline && step(kStepMs).ok()) {
+  }
+  for (const int32_t index : ends) {
+    const auto it = workers_.find(index);
+    if (it == workers_.end()) continue;
+    session_->expel(it->second.peer, make_status(Code::kCancelled, "replaced", Scope::kRank));
+    (void)lose(index, FaultKind::kWorkerExit,
+               make_status(Code::kDisconnected, it->second.who.name() + " does not end"));
+  }
+}
+
+/// Closes the attempt that ended with `failure` (ok: it was paused) and prepares the next, or says
+/// why there is none.
+Status Cluster::go_on(Course& course, const Status& failure) {
+  if (course.recovery) {
+    // Struck again on the way: its record ends here.
+    write_recovery(course);
+  }
+  if (!failure.ok()) SGA_TRY(judge(course, failure));
+  ++course.generation;
+  session_->set_generation(course.generation);
+  Recovery recovery;
+  recovery.generation = course.generation;
+  recovery.step = course.check->last_step();
+  recovery.restored_ms = recovery.first_new_step_ms = std::numeric_limits<double>::quiet_NaN();
+  course.recovery_ms = now_ms();
+  course.recovery_index = -1;
+  if (faults_.empty()) {
+    recovery.fault = "resize";
+    recovery.culprit = "another number of workers";
+    recovery.detected_unix =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  } else {
+    const Fault first = faults_.front();
+    recovery.fault = supervision::to_string(first.kind);
+    recovery.culprit = first.culprit;
+    course.recovery_index = first.index;
+    recovery.detected_unix = first.detected_unix;
+    recovery.detected_ms = first.silent_ms;
+    course.recovery_ms = first.detected_ms;
+    end_workers_at_fault();
+  }
+  recovery.fenced_ms = since(course.recovery_ms);
+  // What the attempt before was writing is over before the next one writes.
+  std::promise<void> quiet;
+  course.storage->submit([] { return Status(); }, [&quiet](const Status&) { quiet.set_value(); });
+  quiet.get_future().wait();
+  course.from = course.check->newest(course.last_step());
+  recovery.from_step = course.from.step;
+  course.replayed_before = course.check->num_replayed();
+  course.recovery = std::move(recovery);
+  course.ready_ms = 0;
+  course.pause = false;
+  faults_.clear();
+  lost_.clear();
+  return {};
+}
+
+void Cluster::note_progress(Course& course) {
+  if (!course.recovery) return;
+  Recovery& recovery = *course.recovery;
+  const int64_t ready = course.ready_ms.load();
+  if (ready == 0) return;
+  recovery.restored_ms = static_cast<double>(ready - course.recovery_ms);
+  const int64_t done = course.check->new_step_ms();
+  if (done == 0) return;
+  recovery.first_new_step_ms = static_cast<double>(done - course.recovery_ms);
+  recovery.steps_again = course.check->num_replayed() - course.replayed_before;
+  write_recovery(course);
+}
+
+void Cluster::write_recovery(Course& course) {
+  Recovery& recovery = *course.recovery;
+  if (const auto it = endings_.find(course.recovery_index); it != endings_.end()) {
+    recovery.culprit = it->second;
+  }
+  course.log.write(recovery);
+  std::printf("%s\n", recovery_text(recovery).c_str());
+  std::fflush(stdout);
+  course.recovery.reset();
+}
+
+/// For whoever looks at the run from outside: who hosts what now.
+void Cluster::write_state(const Course& course) const {
+  nlohmann::ordered_json out;
+  out["generation"] = course.generation;
+  out["num_ranks"] = course.work->plan->ranks.size();
+  out["committed"] = course.check->last_step();
+  out["workers"] = nlohmann::ordered_json::array();
+  for (const auto& [index, worker] : workers_) {
+    nlohmann::ordered_json w;
+    w["index"] = index;
+    w["pid"] = worker.who.hello.pid;
+    w["host"] = worker.who.hello.host;
+    w["ranks"] = worker.ranks;
+    out["workers"].push_back(std::move(w));
+  }
+  const std::string file = RunDirectory{course.work->run_directory}.state();
+  const Status written = transport::write_file_atomic(file, out.dump() + "\n");
+  if (!written.ok()) log::warn("{}", written.message());
+}
+
+Result<actors::TrainingSummary> Cluster::run(const Work& work, const std::atomic<bool>& stop) {
+  Course course;
+  SGA_TRY(start_course(work, course));
+  running_ = true;
+  while (true) {
+    auto outcome = attempt(course, stop);
+    if (!outcome.ok() && outcome.status().code() == Code::kCancelled && faults_.empty()) {
+      return outcome.status();
+    }
+    if (!outcome.ok() || outcome->paused) {
+      SGA_TRY(go_on(course, outcome.status()));
+      continue;
+    }
+    if (!course.check->status().ok()) return course.check->status();
+    actors::TrainingSummary summary;
+    summary.last_step = outcome->last_step;
+    summary.interrupted = outcome->interrupted;
+    for (const actors::PoolStats& pool : outcome->pools) {
+      summary.arena_high_water_bytes =
+          std::max(summary.arena_high_water_bytes, pool.high_water_bytes);
+    }
+    summary.seconds = course.step_seconds;
+    summary.kernel_seconds = course.kernel_seconds;
+    summary.num_messages = course.shared->num_messages();
+    return summary;
+  }
+}
+
+}  // namespace sgactor::apps

@@ -1,0 +1,46 @@
+#pragma once
+#include "graph/base/status.h"
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+namespace sgactor::apps {
+
+/// What became of one fault, or of one change of the number of workers. Times in milliseconds after
+/// the fault's detection, but detected_ms, which is from its instant as far as that is known: the
+/// last sign of life of a hung worker.
+struct Recovery {
+  int64_t generation = 0;    ///< that it led to
+  std::string fault;         ///< "worker exit", "hang", …; "resize"
+  std::string culprit;       ///< "worker 1 (pid 4711 on host): killed by signal 9"
+  int64_t step = 0;          ///< committed last before it
+  double detected_unix = 0;  ///< seconds
+  double detected_ms = 0;
+  double fenced_ms = 0;          ///< the attempt before has ended at the coordinator
+  double restored_ms = 0;        ///< all ranks hold the state of `from_step` and are ready to go on
+  double first_new_step_ms = 0;  ///< a step is done that had never been done before
+  int64_t from_step = 0;
+  int64_t ranks_moved = 0;
+  int64_t steps_again = 0;
+  int64_t workers = 0;  ///< that host ranks now
+};
+/// The line of recoveries.jsonl, without newline.
+std::string recovery_line(const Recovery& recovery);
+/// For people: "recovered worker exit at step 20 (worker 1 …): 1 rank moved, …".
+std::string recovery_text(const Recovery& recovery);
+
+/// recoveries.jsonl of a run, which is there from the start and empty without any. Appends.
+class RecoveryLog {
+ public:
+  /// Errors: kInternal with errno's text.
+  Status open(const std::string& file);
+  void write(const Recovery& recovery);
+  [[nodiscard]] int64_t num_written() const { return num_written_; }
+
+ private:
+  std::ofstream out_;
+  int64_t num_written_ = 0;
+};
+
+}  // namespace sgactor::apps

@@ -1,0 +1,71 @@
+#pragma once
+#include "actors/runtime/training.h"
+#include "graph/base/status.h"
+
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace sgactor::apps {
+
+/// Stands between the attempts of a run and its recorder: a step that is executed again is compared
+/// with what it gave the first time and told to nobody. Remembers the places that the run can go on
+/// from. Thread-safe; the recorder hears from one thread at a time.
+class ReplayCheck final : public actors::TrainingObserver {
+ public:
+  struct Point {
+    int64_t step = 0;  ///< state after it
+    std::string path;  ///< step directory; empty: the run's start
+  };
+  /// `recorder` outlives this. `start` is where the run began; checkpoints below `mirror_root` are
+  /// not the recorder's business. Validation is due each `validation_interval` steps (0: never).
+  ReplayCheck(actors::TrainingObserver* recorder, Point start, std::string mirror_root,
+              int64_t validation_interval);
+
+  void on_step(const actors::StepReport& report) override;
+  void on_validation(int64_t step, double loss) override;
+  void on_checkpoint(int64_t step, const std::string& path,
+                     const transport::WriteStats& stats) override;
+
+  /// Step that the recorder has heard of last.
+  [[nodiscard]] int64_t last_step() const;
+  /// Step that was done last in this attempt.
+  [[nodiscard]] int64_t at_step() const;
+  /// When the first step of this attempt was done that had never been done before, in milliseconds
+  /// of the steady clock; 0: not yet.
+  [[nodiscard]] int64_t new_step_ms() const;
+  /// Steps executed again so far, in all attempts.
+  [[nodiscard]] int64_t num_replayed() const;
+  /// The newest step on disk, by the run's own checkpoints; the run's start before the first.
+  [[nodiscard]] int64_t on_disk() const;
+  /// Where the next attempt begins: the newest whole copy of a step below `last`, behind which
+  /// nothing is owed. Reads it.
+  Point newest(int64_t last) const;
+  /// An attempt begins after `step`.
+  void begin_attempt(int64_t step);
+  /// kCorruption, scope kJob, naming the first step that came out otherwise the second time.
+  [[nodiscard]] Status status() const;
+
+ private:
+  struct Facts {
+    uint32_t loss_bits;
+    uint64_t sample_hash;
+  };
+  mutable std::mutex mutex_;
+  actors::TrainingObserver* recorder_;
+  Point start_;
+  std::string mirror_root_;
+  int64_t validation_interval_;
+  std::vector<Facts> steps_;  // of start_.step + 1 and on
+  std::set<int64_t> validated_;
+  std::vector<Point> points_;
+  int64_t on_disk_;
+  int64_t at_step_;
+  int64_t num_replayed_ = 0;
+  int64_t new_step_ms_ = 0;
+  Status status_;
+};
+
+}  // namespace sgactor::apps
