@@ -21,10 +21,9 @@ configure: deps
 build: configure  ## build everything into build/release
 	@cmake --build --preset release -j $(JOBS)
 
-demo: configure  ## train llama-tiny on the shipped text and sample from it
+demo: configure  ## train llama-tiny with two workers, kill one half way, and lose no bit
 	@cmake --build --preset release -j $(JOBS) --target sgactor
-	@rm -rf $(DEMO_RUN)
-	@$(SGACTOR) train apps/examples/llama-tiny.toml --run-dir $(DEMO_RUN)
+	@python3 apps/tools/demo.py $(SGACTOR) $(DEMO_RUN)
 
 test: build  ## build and run every test that this machine can run
 	@ctest --test-dir $(BUILD) --output-on-failure -LE soak

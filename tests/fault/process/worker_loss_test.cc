@@ -1,0 +1,138 @@
+#include "tests/fault/process/fault_program.h"
+
+namespace sgactor::tests {
+namespace {
+
+class WorkerLoss : public FaultTest {};
+
+TEST_F(WorkerLoss, ASpareTakesOverAndNoBitChanges) {
+  const std::vector<std::string> bits = undisturbed();
+  const int pid = start(train("run", {"--workers", "2", "--spares", "1"}));
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  const std::vector<int> hosts = active("run");
+  ASSERT_EQ(hosts.size(), 2U);
+  kill(hosts[1], SIGKILL);
+  expect_whole(pid, "run", bits);
+  const auto lines = recoveries("run");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["fault"], "worker exit");
+  EXPECT_EQ(lines[0]["generation"], 2);
+  EXPECT_EQ(lines[0]["workers"], 2);
+  EXPECT_EQ(lines[0]["ranks_moved"], 1);
+  EXPECT_LE(lines[0]["from_step"], lines[0]["step"]);
+  EXPECT_NE(lines[0]["culprit"].get<std::string>().find("signal 9"), std::string::npos);
+  EXPECT_NE(read(".out").find("recovered worker exit at step"), std::string::npos);
+}
+
+TEST_F(WorkerLoss, WithoutASpareTheOthersCarryOnAndTheRunGrowsAgain) {
+  const std::vector<std::string> bits = undisturbed();
+  const int pid = start(train("run", {"--workers", "2"}));
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  kill(active("run").front(), SIGKILL);
+  expect_whole(pid, "run", bits);
+  const auto lines = recoveries("run");
+  ASSERT_GE(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["workers"], 1);
+}
+
+TEST_F(WorkerLoss, AHungWorkerIsFoundAndReplaced) {
+  const std::vector<std::string> bits = undisturbed();
+  const int pid = start(train("run", {"--workers", "2", "--spares", "1"}));
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  kill(active("run").back(), SIGSTOP);
+  expect_whole(pid, "run", bits);
+  const auto lines = recoveries("run");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["fault"], "hang");
+  EXPECT_GE(lines[0]["detected_ms"], 300);
+}
+
+TEST_F(WorkerLoss, TwoAtOnce) {
+  const std::vector<std::string> bits = undisturbed();
+  const int pid = start(train("run", {"--workers", "2", "--spares", "1"}));
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  for (const int worker : active("run")) kill(worker, SIGKILL);
+  expect_whole(pid, "run", bits);
+}
+
+TEST_F(WorkerLoss, AnotherOneDuringTheRecovery) {
+  const std::vector<std::string> bits = undisturbed();
+  const int pid = start(train("run", {"--workers", "2", "--spares", "2"}));
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  const int first = active("run").front();
+  kill(first, SIGKILL);
+  ASSERT_TRUE(wait_for([&] { return generation("run") >= 2; }));
+  kill(active("run").front(), SIGKILL);
+  expect_whole(pid, "run", bits);
+  EXPECT_GE(recoveries("run").size(), 2U);
+}
+
+TEST_F(WorkerLoss, ShardedAndPipelinedStateComesBack) {
+  const std::vector<std::vector<std::string>> meshes = {
+      {"--parallelism.zero_stage=3"},
+      {"--parallelism.data_parallel_degree=1", "--parallelism.logical_data_parallel=1",
+       "--parallelism.pipeline_parallel_degree=2"}};
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    std::vector<std::string> more = meshes[i];
+    const std::string quiet = "quiet" + std::to_string(i);
+    const ProgramResult result = run(train(quiet, more));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    more.insert(more.end(), {"--workers", "2", "--spares", "1"});
+    const std::string name = "run" + std::to_string(i);
+    const int pid = start(train(name, more));
+    ASSERT_TRUE(is_past(name, 10)) << read(".err");
+    kill(active(name).back(), SIGKILL);
+    expect_whole(pid, name, loss_bits(quiet));
+    EXPECT_EQ(recoveries(name).size(), 1U);
+  }
+}
+
+TEST_F(WorkerLoss, AnInterruptDuringARecoveryLeavesACheckpointToGoOnFrom) {
+  const std::vector<std::string> bits = undisturbed();
+  const int pid = start(train("run", {"--workers", "2", "--spares", "1"}));
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  kill(active("run").front(), SIGKILL);
+  ASSERT_TRUE(wait_for([&] { return generation("run") >= 2; }));
+  kill(pid, SIGINT);
+  const ProgramResult result = wait(pid);
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  const ProgramResult rest = run(train("run", {"--workers", "2", "--resume"}));
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(loss_bits("run"), bits);
+}
+
+TEST_F(WorkerLoss, TooManyFaultsEndTheRunWithAReport) {
+  const int pid = start(train("run", {"--workers", "2", "--spares", "1", "--training.steps=100000",
+                                      "--resilience.max_faults=0"}));
+  ASSERT_TRUE(is_past("run", 5)) << read(".err");
+  kill(active("run").front(), SIGKILL);
+  const ProgramResult result = wait(pid);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("1 faults within a minute"), std::string::npos) << result.err;
+}
+
+TEST_F(WorkerLoss, WithoutResilienceTheFirstLossEndsTheRun) {
+  const int pid =
+      start(train("run", {"--workers", "2", "--resilience.mode=off", "--training.steps=100000"}));
+  ASSERT_TRUE(is_past("run", 5)) << read(".err");
+  kill(active("run").front(), SIGKILL);
+  const ProgramResult result = wait(pid);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("signal 9"), std::string::npos) << result.err;
+}
+
+TEST_F(WorkerLoss, WhatAKilledCoordinatorLeftInMemoryTheNextRunRemoves) {
+  const int pid = start(train("run", {"--workers", "2", "--training.steps=100000"}));
+  ASSERT_TRUE(is_past("run", 5)) << read(".err");
+  kill(pid, SIGKILL);
+  (void)wait(pid);
+  const std::string left = "/dev/shm/sgactor-" + std::to_string(pid) + "-0";
+  EXPECT_TRUE(std::filesystem::exists(left));
+  ASSERT_TRUE(wait_for([&] { return processes("run").empty(); }));
+  const ProgramResult next = run(train("next", {"--workers", "2", "--training.steps=2"}));
+  EXPECT_EQ(next.exit_code, 0) << next.err;
+  EXPECT_FALSE(std::filesystem::exists(left));
+}
+
+}  // namespace
+}  // namespace sgactor::tests
