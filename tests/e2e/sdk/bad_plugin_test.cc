@@ -73,7 +73,7 @@ TEST_F(BadPlugin, ThrowingInAStepEndsTheRun) {
 TEST_F(BadPlugin, ThrowingInAWorkerEndsEveryProcess) {
   const ProgramResult result =
       run(train({"--plugins.libraries=" + plugin("good"), "--strategy.name=test-sum",
-                 "--strategy.options=throws=1", "--workers", "2"}));
+                 "--strategy.options=throws=1", "--resilience.mode=off", "--workers", "2"}));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find("thrown in step 2"), std::string::npos) << result.err;
 }
