@@ -91,6 +91,10 @@ class Hosts:
         """Pulls the cable of host i."""
         ip("-n", self.space(i), "link", "set", "cable", "down")
 
+    def plug_in(self, i):
+        """Plugs it in again."""
+        ip("-n", self.space(i), "link", "set", "cable", "up")
+
 
 def processes_with(word):
     """Process ids whose command line has this word in it, zombies left out."""
@@ -108,8 +112,9 @@ def processes_with(word):
 
 
 def wait_until(condition, seconds, what):
+    """Ends the test with `what` (a text, or a function that gives one then) if time runs out."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"not within {seconds} s: {what}")
+            raise SystemExit(f"not within {seconds} s: {what() if callable(what) else what}")
         time.sleep(0.02)  # asks again; nothing relies on its length
