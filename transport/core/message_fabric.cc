@@ -45,6 +45,7 @@ void MessageFabric::shut_down() {
     for (const ConnectDone& done : std::exchange(peer.waiting, {})) done(why);
   }
   context_.deliver();
+  retired_.clear();
   peer_of_link_.clear();
   peers_.clear();
 }
@@ -296,8 +297,13 @@ void MessageFabric::lose(PeerId peer, const Status& why, bool tell) {
 }
 
 void MessageFabric::retire(std::unique_ptr<Link> link) {
-  // The link may be the one whose callback we are in.
-  progress_->post([link = std::shared_ptr<Link>(std::move(link))] {});
+  // The link may be the one whose callback we are in. It is kept here rather than in the task: a
+  // loop that is stopping drops tasks at once.
+  retired_.push_back(std::move(link));
+  if (retired_.size() > 1) return;
+  progress_->post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.lock()) retired_.clear();
+  });
 }
 
 void MessageFabric::fence(Generation generation) {

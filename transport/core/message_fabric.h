@@ -110,6 +110,7 @@ class MessageFabric : public Fabric, protected LinkHandler {
   std::map<PeerId, Peer> peers_;
   std::unordered_map<Link*, PeerId> peer_of_link_;
   std::unordered_map<Link*, Guest> guests_;
+  std::vector<std::unique_ptr<Link>> retired_;  // closed; one may be in a callback
   uint64_t num_guests_ever_ = 0;
   bool sweep_posted_ = false;
   std::vector<PeerLost> peer_lost_;
