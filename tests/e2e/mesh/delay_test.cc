@@ -78,10 +78,13 @@ TEST_F(Delay, EveryFrameOfBothWorkersChangesNothing) {
   }
 }
 
-/// The same comparison does tell when what arrives is wrong: a frame that is damaged.
-TEST_F(Delay, ADamagedFrameIsNotTakenForALateOne) {
+/// The same comparison does tell when what arrives is wrong: all frames of the first gathers and
+/// reductions are damaged.
+TEST_F(Delay, DamagedFramesAreNotTakenForLateOnes) {
   transport::FaultScript bad;
-  bad.rules = {{1, 2, transport::FaultScript::Action::kCorrupt, 0}};
+  for (uint64_t frame = 0; frame < 40; ++frame) {
+    bad.rules.push_back({1, frame, transport::FaultScript::Action::kCorrupt, 0});
+  }
   const auto got = run({bad, {}});
   EXPECT_TRUE(!got.ok() || *got != expected_);
 }
