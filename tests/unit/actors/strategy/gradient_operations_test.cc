@@ -49,7 +49,9 @@ TEST_P(GradientOperations, NameEachParameterOfARankOnce) {
     for (size_t lane = 0; lane < program.lanes.size(); ++lane) {
       const auto operations = find_gradient_operations(plan, program, static_cast<int32_t>(lane));
       ASSERT_TRUE(operations.ok()) << operations.status().to_string();
-      if (lane == 0) EXPECT_TRUE(operations->empty());
+      if (lane == 0) {
+        EXPECT_TRUE(operations->empty());
+      }
       for (const GradientOperation& o : *operations) {
         EXPECT_EQ(o.scatters, c.scatters) << o.name;
         for (const GradientPair& pair : o.pairs) {
