@@ -99,6 +99,10 @@ Result<int> chaos(const CommandLine& line, ChaosOptions options) {
     options.run.json = options.json;
     return run_chaos(line, options.run);
   }
+  if (!line.overrides.empty()) {
+    return invalid_argument("chaos --simulate takes no keys of a job file, got --" +
+                            line.overrides[0].key);
+  }
   supervision::SimulationOptions simulation;
   SGA_TRY(parse_seeds(options.seeds, simulation));
   for (const std::string& name : options.guards_off) {

@@ -160,7 +160,8 @@ static Status check_overrides(const CLI::App& app, const std::vector<JobOverride
   if (overrides.empty()) return {};
   for (const CLI::App* sub : app.get_subcommands()) {
     const std::string& name = sub->get_name();
-    if (name == "generate" || name == "ckpt" || name == "chaos" || name == "node" || name == "worker") {
+    if (name == "generate" || name == "ckpt" || name == "ctl" || name == "node" ||
+        name == "worker") {
       return invalid_argument(name + " takes no keys of a job file, got --" + overrides[0].key);
     }
   }

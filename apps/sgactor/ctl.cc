@@ -24,6 +24,7 @@ constexpr int kPollMs = 10;
 
 struct CtlOptions {
   std::string run;
+  std::string action;
   int64_t workers = 0;
   int64_t timeout_s = 60;
 };
@@ -85,23 +86,31 @@ Result<int> resize(const CtlOptions& options) {
   return kExitFailed;
 }
 
+Result<int> ctl(const CtlOptions& options) {
+  if (options.action == "status") {
+    if (options.workers == 0) return status(options);
+    return invalid_argument("ctl RUN status: takes no number of workers");
+  }
+  if (options.workers > 0) return resize(options);
+  return invalid_argument("ctl RUN resize: expected a number of workers");
+}
+
 }  // namespace
 
 void add_ctl(CLI::App& app, CommandLine& line) {
   CLI::App* sub = app.add_subcommand("ctl", "look at a run that goes on, and change it");
   auto options = std::make_shared<CtlOptions>();
   sub->add_option("run", options->run, "its run directory")->required();
-  sub->require_subcommand(1);
-  CLI::App* show = sub->add_subcommand("status", "who hosts what");
-  show->callback([&line, options] { line.action = [options] { return status(*options); }; });
-  CLI::App* change = sub->add_subcommand("resize", "deal the ranks over another number of workers");
-  change->add_option("workers", options->workers, "worker processes that host ranks")
+  sub->add_option("action", options->action,
+                  "status: who hosts what; resize: deal the ranks over WORKERS workers")
       ->required()
+      ->check(CLI::IsMember({"status", "resize"}));
+  sub->add_option("workers", options->workers, "for resize: processes that host ranks")
       ->check(CLI::Range(1, 65536));
-  change->add_option("--timeout", options->timeout_s, "seconds to wait for it")
+  sub->add_option("--timeout", options->timeout_s, "seconds to wait for it")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
-  change->callback([&line, options] { line.action = [options] { return resize(*options); }; });
+  sub->callback([&line, options] { line.action = [options] { return ctl(*options); }; });
 }
 
 }  // namespace sgactor::apps
