@@ -78,16 +78,5 @@ TEST_F(Delay, EveryFrameOfBothWorkersChangesNothing) {
   }
 }
 
-/// The same comparison does tell when what arrives is wrong: all frames of the first gathers and
-/// reductions are damaged.
-TEST_F(Delay, DamagedFramesAreNotTakenForLateOnes) {
-  transport::FaultScript bad;
-  for (uint64_t frame = 0; frame < 40; ++frame) {
-    bad.rules.push_back({1, frame, transport::FaultScript::Action::kCorrupt, 0});
-  }
-  const auto got = run({bad, {}});
-  EXPECT_TRUE(!got.ok() || *got != expected_);
-}
-
 }  // namespace
 }  // namespace sgactor::tests
