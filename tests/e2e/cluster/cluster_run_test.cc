@@ -69,8 +69,8 @@ TEST_F(ClusterRun, ANodeThatIsAskedToStopStopsTheRunInOrder) {
 }
 
 TEST_F(ClusterRun, AKilledWorkerEndsTheRunWithItsNameWithinTwoSeconds) {
-  const int pid = start(
-      train("run", {"--workers", "2", "--training.steps=100000", "--resilience.mode=off"}));
+  const int pid =
+      start(train("run", {"--workers", "2", "--training.steps=100000", "--resilience.mode=off"}));
   ASSERT_TRUE(wait_for([&] { return num_steps("run") >= 3; })) << read(".err");
   const std::vector<int> there = workers();
   ASSERT_EQ(there.size(), 2U);
