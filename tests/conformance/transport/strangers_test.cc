@@ -22,6 +22,11 @@ namespace {
 
 constexpr size_t kMaxStrangers = 16;
 constexpr int kDeadlineMs = 20'000;
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kFreedMemoryIsKept = true;  // in the sanitizer's quarantine
+#else
+constexpr bool kFreedMemoryIsKept = false;
+#endif
 
 FabricOptions small_limits() {
   FabricOptions options;
@@ -141,7 +146,7 @@ TEST(StrangersTest, GarbageIsCountedAndNothingElseChanges) {
   world.inside(1, [&] { EXPECT_EQ(world.fabric(1).stats().open_peers, 1); });
   EXPECT_GE(refused(world, 1), static_cast<int64_t>(kStrangers - kMaxStrangers));
   const int64_t grown = (resident_pages() - pages_before) * sysconf(_SC_PAGESIZE);
-  EXPECT_LT(grown, int64_t{16} << 20);
+  EXPECT_TRUE(kFreedMemoryIsKept || grown < int64_t{16} << 20) << grown;
 }
 
 TEST(StrangersTest, AFloodIsTurnedAwayAtTheFirstHeader) {
