@@ -57,7 +57,7 @@ struct TrainingSpec {
   int64_t validation_batches = 8;   ///< micro-batches, the same ones each time
   std::string trace_file;  ///< Chrome trace (gzip) of the first `trace_steps` steps; empty: none
   int64_t trace_steps = 0;
-  int32_t scheduler_threads = 2;  ///< of CAF
+  int32_t scheduler_threads = 2;           ///< of CAF
   std::shared_ptr<Behaviours> behaviours;  ///< of a strategy; null: none
 };
 

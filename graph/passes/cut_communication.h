@@ -15,10 +15,10 @@ struct CutSegment {
   std::string suffix;   ///< of the launch's name: "", ".1", ".all_gather"
 };
 
-/// Copy of `source` whose segments are finer: an op that communicates has a segment of its own, what
-/// depends on it stands in a later one, and what it depends on in an earlier one, in the order in
-/// which partition_subgraphs runs pieces. Gathers that wait for nothing in their phase and segment
-/// stand first.
+/// Copy of `source` whose segments are finer: an op that communicates has a segment of its own,
+/// what depends on it stands in a later one, and what it depends on in an earlier one, in the order
+/// in which partition_subgraphs runs pieces. Gathers that wait for nothing in their phase and
+/// segment stand first.
 struct CutGraph {
   Graph graph;
   std::map<std::pair<Phase, int32_t>, CutSegment> pieces;  ///< by phase and segment of `graph`

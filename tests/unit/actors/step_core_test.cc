@@ -23,6 +23,9 @@ std::string run(const StepPolicy& policy, int64_t stop_after = -1) {
       case Action::kCheckpoint:
         out += "c" + std::to_string(core.last_done()) + " ";
         break;
+      case Action::kMirror:
+        out += "m" + std::to_string(core.last_done()) + " ";
+        break;
       case Action::kValidate:
         out += "v" + std::to_string(core.last_done()) + " ";
         break;
@@ -63,6 +66,29 @@ TEST(StepCore, AStopFinishesTheStepAndTakesACheckpoint) {
   EXPECT_EQ(run(policy, 2), "1 2 c2 interrupted");
   EXPECT_EQ(run(policy, 0), "interrupted");
   EXPECT_EQ(run(policy, 9), "1 2 c2 3 4 c4 5 6 c6 7 8 c8 9 done");
+}
+
+TEST(StepCore, MirrorsAtIntervalsWhereNoCheckpointIs) {
+  StepPolicy policy;
+  policy.last_step = 6;
+  policy.mirror_interval = 2;
+  policy.can_checkpoint = true;
+  policy.checkpoint_interval = 4;
+  policy.final_checkpoint = false;
+  EXPECT_EQ(run(policy), "1 2 m2 3 4 c4 5 6 done");
+}
+
+TEST(StepCore, APauseTakesAMirrorAndEnds) {
+  StepPolicy policy;
+  policy.last_step = 9;
+  policy.mirror_interval = 4;
+  StepCore core(policy);
+  ASSERT_EQ(core.next(false), Action::kBeginStep);
+  ASSERT_TRUE(core.on_step_done(1).ok());
+  EXPECT_EQ(core.next(false, true), Action::kMirror);
+  EXPECT_EQ(core.next(false, true), Action::kFinish);
+  EXPECT_TRUE(core.paused());
+  EXPECT_FALSE(core.interrupted());
 }
 
 TEST(StepCore, NothingLeftIsDone) {
