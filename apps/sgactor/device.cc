@@ -13,12 +13,13 @@ Result<DeviceSpec> parse_devices(const std::string& text) {
   if (colon == std::string::npos) return spec;
   const std::string count = text.substr(colon + 1);
   const auto expected = invalid_argument("--devices " + text +
-                                         ": expected cpu, cpu:THREADS, reference, symbolic or "
-                                         "cuda:all");
+                                         ": expected cpu, cpu:THREADS, reference, symbolic, "
+                                         "cuda, cuda:INDEX or cuda:all");
   if (spec.backend == "cuda" && count == "all") return spec;
   int32_t number = 0;
   const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), number);
-  if (error != std::errc() || end != count.data() + count.size() || number < 1 || number > 4096)
+  const int32_t least = spec.backend == "cuda" ? 0 : 1;
+  if (error != std::errc() || end != count.data() + count.size() || number < least || number > 4096)
     return expected;
   if (spec.backend == "cpu") {
     spec.options.num_threads = number;

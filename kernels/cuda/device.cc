@@ -37,6 +37,16 @@ class CudaMemory final : public DeviceMemory {
   std::shared_ptr<AllocationCounter> counter_;
 };
 
+/// SGACTOR_CUDA_MATMULS names the file of measured products (empty: none), else it lies in the
+/// user's cache. Where that cannot be written, products use the library's first choice.
+Status open_matmul_table(MatmulTable& table) {
+  const char* given = std::getenv("SGACTOR_CUDA_MATMULS");
+  const std::string file = given != nullptr ? given : default_matmul_file();
+  if (file.empty()) return {};
+  const Status status = table.open(file);
+  return given != nullptr ? status : Status();
+}
+
 }  // namespace
 
 void AllocationCounter::add(int64_t bytes) {
@@ -114,8 +124,7 @@ Status CudaDevice::open(int32_t index) {
       fmt::format("sm{}{}x{}", properties.major, properties.minor, properties.multiProcessorCount);
   const std::string library = fmt::format("cublaslt-{}", cublasLtGetVersion());
   matmuls_ = std::make_unique<MatmulTable>(kind + " " + library);
-  if (const char* file = std::getenv("SGACTOR_CUDA_MATMULS"); file != nullptr)
-    SGA_TRY(matmuls_->open(file));
+  SGA_TRY(open_matmul_table(*matmuls_));
   if (const char* file = std::getenv("SGACTOR_CUDA_PROFILE"); file != nullptr)
     profile_ = std::make_unique<Profile>(file);
   info_.backend = "cuda";

@@ -16,7 +16,8 @@ namespace {
 using graph::Op;
 using graph::ValueId;
 
-constexpr int64_t kMostGradientWorkspace = 5 * kGiB / 4;
+/// About what the head's block of logits takes.
+constexpr int64_t kMostGradientWorkspace = 2 * kGiB;
 constexpr int kWarps = 4;
 constexpr int kLongestHead = 256;
 constexpr int kParts = kLongestHead / 32;

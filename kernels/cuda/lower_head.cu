@@ -17,31 +17,71 @@ using graph::ValueId;
 /// Logits of a block: large, since every block adds to all of the weight's gradient.
 constexpr int64_t kMostLogitBytes = 9 * kGiB / 4;
 
-/// A block a row: the row's part of the loss, and its gradient in place of the logits. The second
-/// pass finds the row in the L2 cache.
+/// Rows of logits are kept in shared memory up to here: a block an SM then, and the second pass
+/// reads little from device memory.
+constexpr int64_t kMostRowBytes = 200 * 1024;
+
+/// A block a row: the row's part of the loss, and its gradient in place of the logits. The first
+/// `kept` logits stay in shared memory between the passes; a thread reads back its own.
 template <int N, class T, class S>
-__global__ void loss_and_grad_kernel(int64_t V, const int32_t* targets_R, const S* dloss,
-                                     T* logits_RV, double* loss_R) {
+__global__ void __launch_bounds__(1024)
+    loss_and_grad_kernel(int64_t V, int64_t kept, const int32_t* targets_R, const S* dloss,
+                         T* logits_RV, double* loss_R) {
   using C = Compute<T>;
+  constexpr int kAhead = 4;
+  extern __shared__ __align__(16) unsigned char shared[];
+  T* kept_V = reinterpret_cast<T*>(shared);
   T* x = logits_RV + static_cast<int64_t>(blockIdx.x) * V;
   const int32_t target = targets_R[blockIdx.x];
-  const C lse = row_log_sum_exp<N>(V, x);
-  if (threadIdx.x == 0) {
-    loss_R[blockIdx.x] =
-        target < 0 ? 0.0 : static_cast<double>(lse) - static_cast<double>(widen(x[target]));
+  const C target_logit = target < 0 ? C(0) : widen(x[target]);
+  const int64_t stride = static_cast<int64_t>(blockDim.x) * N;
+  MaxAndSum<T> own;
+  int64_t d = static_cast<int64_t>(threadIdx.x) * N;
+  for (; d + (kAhead - 1) * stride < V; d += kAhead * stride) {
+    Vec<T, N> v[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) v[k] = load<N>(x + d + k * stride);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (d + k * stride < kept) store<N>(kept_V + d + k * stride, v[k]);
+      own.add(v[k]);
+    }
   }
-  __syncthreads();  // the target's logit is read above before it is overwritten below
-  const C scale = static_cast<C>(*dloss);
-  for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < V; d += blockDim.x * N) {
+  for (; d < V; d += stride) {
     const Vec<T, N> v = load<N>(x + d);
+    if (d < kept) store<N>(kept_V + d, v);
+    own.add(v);
+  }
+  const C lse = own.log_of_block();
+  if (threadIdx.x == 0)
+    loss_R[blockIdx.x] =
+        target < 0 ? 0.0 : static_cast<double>(lse) - static_cast<double>(target_logit);
+  const C scale = static_cast<C>(*dloss);
+  for (d = static_cast<int64_t>(threadIdx.x) * N; d < V; d += stride) {
+    const Vec<T, N> v = d < kept ? load<N>(kept_V + d) : load<N>(x + d);
     Vec<T, N> out;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const C p = exp_of(widen(v.v[j]) - lse);
+      const C p = exp_for<T>(widen(v.v[j]) - lse);
       out.v[j] = narrow<T>(target < 0 ? C(0) : (p - (d + j == target ? C(1) : C(0))) * scale);
     }
     store<N>(x + d, out);
   }
+}
+
+/// Launches it for `rows` rows.
+template <int N, class T, class S>
+Status run_loss_and_grad(cudaStream_t stream, int64_t rows, int64_t V, const int32_t* targets,
+                         const S* dloss, T* logits, double* losses) {
+  const auto kernel = loss_and_grad_kernel<N, T, S>;
+  constexpr int64_t kMost = kMostRowBytes / static_cast<int64_t>(sizeof(T));
+  const int64_t kept = std::min(V, kMost);
+  const size_t shared = static_cast<size_t>(kept) * sizeof(T);
+  SGA_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(kMostRowBytes)));
+  kernel<<<static_cast<unsigned>(rows), threads_for(V, 2 * N, 1024), shared, stream>>>(
+      V, kept, targets, dloss, logits, losses);
+  return launched();
 }
 
 /// A block of rows with its products; the last block may be shorter.
@@ -145,14 +185,14 @@ void add_gradient(Lowering& low, const Op& op, Head head) {
     for (const Block& b : h.blocks) {
       const T* x = f.at<T>(in[1]) + b.first * h.D;
       SGA_TRY(b.logits.run(f.stream, x, f.at<T>(in[2]), logits, workspace));
+      Status status;
       by_lanes<T>(h.V, [&](auto lanes) {
-        constexpr int N = decltype(lanes)::value;
-        loss_and_grad_kernel<N>
-            <<<static_cast<unsigned>(b.rows), threads_for(h.V, 2 * N, 1024), 0, f.stream>>>(
-                h.V, f.at<int32_t>(in[3]) + b.first, f.at<Stat<T>>(in[4]), logits,
-                losses + b.first);
+        Status done = run_loss_and_grad<decltype(lanes)::value>(
+            f.stream, b.rows, h.V, f.at<int32_t>(in[3]) + b.first, f.at<Stat<T>>(in[4]), logits,
+            losses + b.first);
+        status = std::move(done);
       });
-      SGA_TRY(launched());
+      SGA_TRY(status);
       SGA_TRY(
           b.dx.run(f.stream, logits, f.at<T>(in[2]), f.at<T>(out[1]) + b.first * h.D, workspace));
       SGA_TRY(b.dw.run(f.stream, logits, x, f.values[out[0]], workspace));

@@ -58,6 +58,76 @@ Product plain_product(const MatmulShape& s) {
   return product;
 }
 
+/// y = sum of the parts in their order, plus y if it accumulates.
+template <int N, class Y>
+__global__ void add_parts_kernel(int parts, bool accumulate, int64_t n, const float* part_PN,
+                                 Y* y) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+  if (i >= n) return;
+  Vec<float, N> sum{};
+  for (int p = 0; p < parts; ++p) {
+    const Vec<float, N> part = load<N>(part_PN + p * n + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum.v[j] += part.v[j];
+  }
+  Vec<Y, N> out{};
+  if (accumulate) out = load<N>(y + i);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const float before = accumulate ? widen(out.v[j]) : 0.0F;
+    out.v[j] = narrow<Y>(before + sum.v[j]);
+  }
+  store<N>(y + i, out);
+}
+
+/// Into how many parts a long sum is cut so that a small result keeps the GPU busy; 1: none.
+/// Products of 16-bit operands over leading rows only, where the parts lie like a batch.
+int64_t parts_of(const MatmulShape& s) {
+  constexpr int64_t kTile = 128 * 256;
+  constexpr int64_t kLeastPart = 2048;
+  constexpr int64_t kWantedTiles = 128;
+  const bool fits = s.operands == DType::kBF16 && s.batch == 1 && s.trans_a && !s.trans_b &&
+                    s.stride_a + s.stride_b + s.stride_y == 0 && s.m * s.n % 4 == 0 &&
+                    (s.result == DType::kF32 || s.result == DType::kBF16);
+  if (!fits) return 1;
+  int64_t parts = 1;
+  while (ceil_div(s.m * s.n, kTile) * parts * 2 <= kWantedTiles && s.k % (parts * 2) == 0 &&
+         s.k / (parts * 2) >= kLeastPart) {
+    parts *= 2;
+  }
+  return parts;
+}
+
+/// The parts as a batch of products into the workspace, then their sum.
+Result<Product> split_product(CudaDevice& device, const MatmulShape& s, int64_t parts) {
+  MatmulShape piece = s;
+  piece.batch = parts;
+  piece.k = s.k / parts;
+  piece.result = DType::kF32;
+  piece.accumulate = false;
+  SGA_ASSIGN(const auto matmul, Matmul::create(device, piece));
+  const int64_t n = s.m * s.n;
+  const int64_t sums_bytes = round_up(parts * n * 4, 256);
+  Product product;
+  product.workspace_bytes = sums_bytes + matmul->workspace_bytes();
+  product.run = [=](cudaStream_t stream, const void* a, const void* b, void* y,
+                    void* workspace) -> Status {
+    auto* sums = static_cast<float*>(workspace);
+    SGA_TRY(matmul->run(stream, a, b, sums, static_cast<std::byte*>(workspace) + sums_bytes));
+    const unsigned blocks = blocks_for(n / 4, 256);
+    const auto count = static_cast<int>(parts);
+    if (s.result == DType::kF32) {
+      add_parts_kernel<4>
+          <<<blocks, 256, 0, stream>>>(count, s.accumulate, n, sums, static_cast<float*>(y));
+    } else {
+      add_parts_kernel<4>
+          <<<blocks, 256, 0, stream>>>(count, s.accumulate, n, sums, static_cast<bf16*>(y));
+    }
+    return launched();
+  };
+  return product;
+}
+
 MatmulShape shape_of(const Lowering& low, const Op& op, ValueId a, ValueId b, ValueId y) {
   const Shape& result = low.type(y).shape;
   MatmulShape s;
@@ -79,6 +149,10 @@ Result<Product> create_product(CudaDevice& device, const MatmulShape& s) {
   Product product;
   const bool empty = s.batch * s.m * s.n == 0 || s.k == 0;
   if (!empty && std::max({s.m, s.n, s.k, s.batch}) <= INT_MAX) {
+    if (const int64_t parts = parts_of(s); parts > 1) {
+      auto split = split_product(device, s, parts);
+      if (split.ok() || split.status().code() != Code::kUnsupported) return split;
+    }
     auto made = Matmul::create(device, s);
     if (made.ok()) {
       product.workspace_bytes = (*made)->workspace_bytes();

@@ -74,6 +74,17 @@ __global__ void scalar_kernel(F f, int64_t n, T* y, const T* a, const T* b) {
   }
 }
 
+/// In 16-bit floats the quick exponential and division are below the rounding of the result, and
+/// the memory, not they, sets the pace.
+template <class T>
+__device__ __forceinline__ Compute<T> sigmoid_for(Compute<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return __fdividef(1.0F, 1.0F + __expf(-x));
+  } else {
+    return sigmoid_of(x);
+  }
+}
+
 template <OpKind kKind, class T>
 struct Binary {
   __device__ T operator()(T a, T b) const {
@@ -88,19 +99,19 @@ struct Binary {
     if constexpr (kKind == OpKind::kMaximum) return y > x ? b : a;
     if constexpr (kKind == OpKind::kPow) return narrow<T>(static_cast<C>(::pow(x, y)));
     if constexpr (kKind == OpKind::kSiluGrad) {
-      const C s = sigmoid_of(x);
+      const C s = sigmoid_for<T>(x);
       return narrow<T>(y * s * (C(1) + x * (C(1) - s)));
     }
-    if constexpr (kKind == OpKind::kSwiglu) return narrow<T>(x * sigmoid_of(x) * y);
+    if constexpr (kKind == OpKind::kSwiglu) return narrow<T>(x * sigmoid_for<T>(x) * y);
   }
 };
 
 template <OpKind kKind, class T>
 Status run_binary(const Frame& frame, int64_t n, int64_t nb, T* y, const T* a, const T* b) {
   const Binary<kKind, T> f;
+  constexpr int N = kLanes<T>;
   if (nb == n) return map(frame, f, n, y, a, b);
   if (n == 0) return {};
-  constexpr int N = kLanes<T>;
   if (nb == 1) {
     scalar_kernel<N><<<blocks_for(n, kThreads * N), kThreads, 0, frame.stream>>>(f, n, y, a, b);
   } else if (nb % N == 0) {
@@ -169,45 +180,44 @@ struct Accumulate {
   __device__ Acc operator()(Acc acc, T x) const { return acc + static_cast<Acc>(widen(x)); }
 };
 
+template <class T>
+struct GatedGrad {
+  T gate, up;
+};
+template <class T>
+__device__ __forceinline__ GatedGrad<T> swiglu_grad(T gate, T up, T dy) {
+  using C = Compute<T>;
+  const C x = widen(gate);
+  const C e = widen(dy);
+  const C s = sigmoid_for<T>(x);
+  return {narrow<T>(e * widen(up) * s * (C(1) + x * (C(1) - s))), narrow<T>(e * x * s)};
+}
+
 template <int N, class T>
 __global__ void swiglu_grad_kernel(int64_t n, const T* gate, const T* up, const T* dy, T* dgate,
                                    T* dup) {
-  using C = Compute<T>;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * N;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N; i < n;
        i += step) {
-    const int count = static_cast<int>(n - i < N ? n - i : N);
-    Vec<T, N> g;
-    Vec<T, N> u;
-    Vec<T, N> d;
-    if (count == N) {
-      g = load<N>(gate + i);
-      u = load<N>(up + i);
-      d = load<N>(dy + i);
-    } else {
-      for (int j = 0; j < count; ++j) {
-        g.v[j] = gate[i + j];
-        u.v[j] = up[i + j];
-        d.v[j] = dy[i + j];
-      }
-    }
-    Vec<T, N> a;
-    Vec<T, N> b;
+    if (i + N <= n) {
+      const Vec<T, N> g = load<N>(gate + i);
+      const Vec<T, N> u = load<N>(up + i);
+      const Vec<T, N> d = load<N>(dy + i);
+      Vec<T, N> a;
+      Vec<T, N> b;
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const C x = widen(g.v[j]);
-      const C e = widen(d.v[j]);
-      const C s = sigmoid_of(x);
-      a.v[j] = narrow<T>(e * widen(u.v[j]) * s * (C(1) + x * (C(1) - s)));
-      b.v[j] = narrow<T>(e * x * s);
-    }
-    if (count == N) {
+      for (int j = 0; j < N; ++j) {
+        const GatedGrad<T> grad = swiglu_grad(g.v[j], u.v[j], d.v[j]);
+        a.v[j] = grad.gate;
+        b.v[j] = grad.up;
+      }
       store<N>(dgate + i, a);
       store<N>(dup + i, b);
     } else {
-      for (int j = 0; j < count; ++j) {
-        dgate[i + j] = a.v[j];
-        dup[i + j] = b.v[j];
+      for (int64_t j = i; j < n; ++j) {
+        const GatedGrad<T> grad = swiglu_grad(gate[j], up[j], dy[j]);
+        dgate[j] = grad.gate;
+        dup[j] = grad.up;
       }
     }
   }

@@ -117,27 +117,37 @@ void add_reduce(Lowering& low, const Op& op) {
   });
 }
 
+/// A block a chunk. Four loads are under way at once; each thread adds in the order of its
+/// elements.
 template <int N, class T, class S>
 __global__ void sum_squares_kernel(int64_t n, int64_t chunk, const T* x, S* y) {
+  constexpr int kAhead = 4;
   const int64_t first = blockIdx.x * chunk;
   const int64_t last = first + chunk < n ? first + chunk : n;
-  double sum = 0;
-  for (int64_t i = first + static_cast<int64_t>(threadIdx.x) * N; i < last; i += blockDim.x * N) {
-    if (i + N <= last) {
-      const Vec<T, N> v = load<N>(x + i);
+  const int64_t stride = static_cast<int64_t>(blockDim.x) * N;
+  double sums[kAhead] = {};
+  int64_t i = first + static_cast<int64_t>(threadIdx.x) * N;
+  for (; i + (kAhead - 1) * stride + N <= last; i += kAhead * stride) {
+    Vec<T, N> v[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) v[k] = load<N>(x + i + k * stride);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const double e = static_cast<double>(widen(v.v[j]));
-        sum += e * e;
-      }
-    } else {
-      for (int64_t j = i; j < last; ++j) {
-        const double e = static_cast<double>(widen(x[j]));
-        sum += e * e;
+        const double e = static_cast<double>(widen(v[k].v[j]));
+        sums[k] += e * e;
       }
     }
   }
-  sum = block_reduce<SumOp>(sum);
+  for (; i < last; i += stride) {
+    const int64_t end = i + N < last ? i + N : last;
+    for (int64_t j = i; j < end; ++j) {
+      const double e = static_cast<double>(widen(x[j]));
+      sums[0] += e * e;
+    }
+  }
+  const double sum = block_reduce<SumOp>((sums[0] + sums[1]) + (sums[2] + sums[3]));
   if (threadIdx.x == 0) y[blockIdx.x] = static_cast<S>(sum);
 }
 
@@ -187,7 +197,9 @@ Status run_tree(const Frame& f, int64_t n, const T* x, T* y) {
     levels += above;
     n = above;
   }
-  tree_kernel<<<1, threads_for(n, 2), static_cast<size_t>(n) * sizeof(T), f.stream>>>(n, x, y);
+  // The compiler reads pairs of neighbours at once, an odd last one too.
+  const size_t shared = static_cast<size_t>(round_up(n, 2)) * sizeof(T);
+  tree_kernel<<<1, threads_for(n, 2), shared, f.stream>>>(n, x, y);
   return launched();
 }
 

@@ -1,5 +1,5 @@
-// Row-wise ops: softmax, RMS norm and their gradients, rotary embedding. Letters: N rows (all
-// leading dims), D the last dim; B batch, T time, H heads, K head dim.
+// Row-wise ops: softmax and its gradient, rotary embedding. Letters: N rows (all leading dims), D
+// the last dim; B batch, T time, H heads, K head dim.
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/row_loss.cuh"
@@ -15,10 +15,6 @@ namespace {
 using graph::Op;
 using graph::OpKind;
 using graph::ValueId;
-
-/// Blocks that share the rows of a norm's weight gradient; fixed, so that sums have one order.
-constexpr int64_t kGradBlocks = 1056;
-constexpr int64_t kMostSharedBytes = 48 * 1024;
 
 int64_t row_length(const TensorType& t) { return t.shape.dim(-1); }
 int64_t num_rows(const TensorType& t) {
@@ -77,118 +73,6 @@ __global__ void softmax_grad_kernel(int64_t D, const T* y_ND, const T* dy_ND, T*
   });
 }
 
-/// y = norm(x + r) * w; without r, s is not written.
-template <int N, class T, class S>
-__global__ void rms_norm_kernel(int64_t D, Compute<T> eps, const T* x_ND, const T* r_ND,
-                                const T* w_D, T* s_ND, T* y_ND, S* rstd_N) {
-  using C = Compute<T>;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * D;
-  C sum = 0;
-  for_row<N>(x_ND, D, [&](int64_t d) {
-    Vec<T, N> x = load<N>(x_ND + at + d);
-    if (r_ND != nullptr) {
-      const Vec<T, N> r = load<N>(r_ND + at + d);
-      for (int j = 0; j < N; ++j) x.v[j] = narrow<T>(widen(x.v[j]) + widen(r.v[j]));
-      store<N>(s_ND + at + d, x);
-    }
-    for (int j = 0; j < N; ++j) sum += widen(x.v[j]) * widen(x.v[j]);
-  });
-  sum = block_reduce<SumOp>(sum);
-  const C rstd = C(1) / static_cast<C>(sqrt(sum / static_cast<C>(D) + eps));
-  if (threadIdx.x == 0) rstd_N[blockIdx.x] = rstd;
-  // A thread reads back only what it wrote itself.
-  const T* from = r_ND != nullptr ? s_ND : x_ND;
-  for_row<N>(x_ND, D, [&](int64_t d) {
-    const Vec<T, N> x = load<N>(from + at + d);
-    const Vec<T, N> w = load<N>(w_D + d);
-    Vec<T, N> y;
-    for (int j = 0; j < N; ++j) y.v[j] = narrow<T>(widen(x.v[j]) * rstd * widen(w.v[j]));
-    store<N>(y_ND + at + d, y);
-  });
-}
-
-/// With g = dy * w: dx = ds + rstd * (g - x * rstd^2 * mean(g * x)). Each block sums dy * x * rstd
-/// of its rows in shared memory and writes one row of part_PD.
-template <int N, bool kShared, class T, class S>
-__global__ void rms_norm_grad_kernel(int64_t rows, int64_t D, int64_t per_block, const T* dy_ND,
-                                     const T* ds_ND, const T* x_ND, const T* w_D, const S* rstd_N,
-                                     T* dx_ND, Compute<T>* part_PD) {
-  using C = Compute<T>;
-  extern __shared__ __align__(16) unsigned char shared[];
-  C* dw = reinterpret_cast<C*>(shared);
-  if constexpr (kShared) {
-    for_row<N>(w_D, D, [&](int64_t d) {
-      for (int j = 0; j < N; ++j) dw[d + j] = 0;
-    });
-  }
-  const int64_t first = blockIdx.x * per_block;
-  const int64_t last = first + per_block < rows ? first + per_block : rows;
-  for (int64_t n = first; n < last; ++n) {
-    const int64_t at = n * D;
-    const C rstd = rstd_N[n];
-    C dot = 0;
-    for_row<N>(w_D, D, [&](int64_t d) {
-      const Vec<T, N> dy = load<N>(dy_ND + at + d);
-      const Vec<T, N> x = load<N>(x_ND + at + d);
-      const Vec<T, N> w = load<N>(w_D + d);
-      for (int j = 0; j < N; ++j) dot += widen(dy.v[j]) * widen(w.v[j]) * widen(x.v[j]);
-    });
-    const C mean = block_reduce<SumOp>(dot) / static_cast<C>(D);
-    const C slope = rstd * rstd * mean;
-    for_row<N>(w_D, D, [&](int64_t d) {
-      const Vec<T, N> dy = load<N>(dy_ND + at + d);
-      const Vec<T, N> x = load<N>(x_ND + at + d);
-      const Vec<T, N> w = load<N>(w_D + d);
-      Vec<T, N> add{};
-      if (ds_ND != nullptr) add = load<N>(ds_ND + at + d);
-      Vec<T, N> dx;
-      for (int j = 0; j < N; ++j) {
-        const C grad = rstd * (widen(dy.v[j]) * widen(w.v[j]) - widen(x.v[j]) * slope);
-        dx.v[j] = narrow<T>(ds_ND != nullptr ? grad + widen(add.v[j]) : grad);
-        if constexpr (kShared) dw[d + j] += widen(dy.v[j]) * widen(x.v[j]) * rstd;
-      }
-      store<N>(dx_ND + at + d, dx);
-    });
-  }
-  if constexpr (kShared) {
-    for_row<N>(w_D, D, [&](int64_t d) {
-      for (int j = 0; j < N; ++j) part_PD[blockIdx.x * D + d + j] = dw[d + j];
-    });
-  }
-}
-
-constexpr int kColumns = 32;
-constexpr int kGroups = 32;
-
-/// A block 32 columns: 32 groups of parts, then the groups in order.
-template <class T>
-__global__ void sum_parts_kernel(int64_t parts, int64_t D, const Compute<T>* part_PD, T* dw_D) {
-  __shared__ Compute<T> sums[kGroups][kColumns];
-  const int64_t d = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
-  Compute<T> sum = 0;
-  if (d < D) {
-    for (int64_t p = threadIdx.y; p < parts; p += kGroups) sum += part_PD[p * D + d];
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || d >= D) return;
-  sum = 0;
-  for (int g = 0; g < kGroups; ++g) sum += sums[g][threadIdx.x];
-  dw_D[d] = narrow<T>(sum);
-}
-
-/// For rows too long for shared memory: a thread a column.
-template <class T, class S>
-__global__ void column_grad_kernel(int64_t rows, int64_t D, const T* dy_ND, const T* x_ND,
-                                   const S* rstd_N, T* dw_D) {
-  const int64_t d = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (d >= D) return;
-  Compute<T> sum = 0;
-  for (int64_t n = 0; n < rows; ++n)
-    sum += widen(dy_ND[n * D + d]) * widen(x_ND[n * D + d]) * static_cast<Compute<T>>(rstd_N[n]);
-  dw_D[d] = narrow<T>(sum);
-}
-
 template <int N, class T>
 __global__ void rotate_kernel(int64_t pairs, int64_t T_time, int64_t H, int64_t half,
                               Compute<T> sign, const T* x, const T* cos_TK, const T* sin_TK, T* y) {
@@ -213,78 +97,6 @@ __global__ void rotate_kernel(int64_t pairs, int64_t T_time, int64_t H, int64_t 
   }
   store<N>(y + at, y1);
   store<N>(y + at + half, y2);
-}
-
-template <class T>
-void add_norm(Lowering& low, const Op& op) {
-  const bool adds = op.kind == OpKind::kAddRmsNorm;
-  const ValueId x = op.operands[0];
-  const ValueId r = adds ? op.operands[1] : x;
-  const ValueId w = op.operands[adds ? 2 : 1];
-  const ValueId s = op.results[0];
-  const ValueId y = op.results[adds ? 1 : 0];
-  const ValueId rstd = op.results[adds ? 2 : 1];
-  const int64_t D = row_length(low.type(x));
-  const int64_t rows = num_rows(low.type(x));
-  const auto eps = static_cast<Compute<T>>(op.attrs.f64("eps"));
-  by_lanes<T>(D, [&](auto lanes) {
-    constexpr int N = decltype(lanes)::value;
-    low.add([=](const Frame& f) -> Status {
-      if (rows == 0) return {};
-      rms_norm_kernel<N><<<static_cast<unsigned>(rows), threads_for(D, N), 0, f.stream>>>(
-          D, eps, f.at<T>(x), adds ? f.at<T>(r) : nullptr, f.at<T>(w), f.at<T>(s), f.at<T>(y),
-          f.at<Stat<T>>(rstd));
-      return launched();
-    });
-  });
-}
-
-template <class T>
-void add_norm_grad(Lowering& low, const Op& op) {
-  using C = Compute<T>;
-  const bool adds = op.kind == OpKind::kAddRmsNormGrad;
-  const size_t base = adds ? 2 : 1;
-  const ValueId dy = op.operands[0];
-  const ValueId ds = op.operands[1];
-  const ValueId x = op.operands[base];
-  const ValueId w = op.operands[base + 1];
-  const ValueId rstd = op.operands[base + 2];
-  const ValueId dx = op.results[0];
-  const ValueId dw = op.results[1];
-  const int64_t D = row_length(low.type(x));
-  const int64_t rows = num_rows(low.type(x));
-  const int64_t per_block = std::max<int64_t>(ceil_div(rows, kGradBlocks), 1);
-  const int64_t parts = ceil_div(rows, per_block);
-  const int64_t shared = D * static_cast<int64_t>(sizeof(C));
-  const bool fits = shared <= kMostSharedBytes;
-  if (fits) low.need_scratch(parts * shared);
-  by_lanes<T>(D, [&](auto lanes) {
-    constexpr int N = decltype(lanes)::value;
-    low.add([=](const Frame& f) -> Status {
-      const T* add = adds ? f.at<T>(ds) : nullptr;
-      auto* part = reinterpret_cast<C*>(f.scratch);
-      const auto blocks = static_cast<unsigned>(parts);
-      const int threads = threads_for(D, N);
-      if (blocks > 0 && fits) {
-        rms_norm_grad_kernel<N, true><<<blocks, threads, shared, f.stream>>>(
-            rows, D, per_block, f.at<T>(dy), add, f.at<T>(x), f.at<T>(w), f.at<Stat<T>>(rstd),
-            f.at<T>(dx), part);
-      } else if (blocks > 0) {
-        rms_norm_grad_kernel<N, false>
-            <<<blocks, threads, 0, f.stream>>>(rows, D, per_block, f.at<T>(dy), add, f.at<T>(x),
-                                               f.at<T>(w), f.at<Stat<T>>(rstd), f.at<T>(dx), part);
-      }
-      if (D == 0) return launched();
-      if (fits) {
-        sum_parts_kernel<T><<<blocks_for(D, kColumns), dim3(kColumns, kGroups), 0, f.stream>>>(
-            parts, D, part, f.at<T>(dw));
-      } else {
-        column_grad_kernel<<<blocks_for(D, 64), 64, 0, f.stream>>>(
-            rows, D, f.at<T>(dy), f.at<T>(x), f.at<Stat<T>>(rstd), f.at<T>(dw));
-      }
-      return launched();
-    });
-  });
 }
 
 /// Frequency of pair `i`, scaled as Hugging Face's modeling_rope_utils.py scales it
@@ -345,19 +157,6 @@ Status lower_softmax(Lowering& low, const Op& op) {
         return launched();
       });
     });
-  });
-  return known ? Status() : low.no_kernel(op);
-}
-
-Status lower_rms_norm(Lowering& low, const Op& op) {
-  const bool known = by_float(low.type(op.operands[0]).dtype,
-                              [&](auto tag) { add_norm<typename decltype(tag)::type>(low, op); });
-  return known ? Status() : low.no_kernel(op);
-}
-
-Status lower_rms_norm_grad(Lowering& low, const Op& op) {
-  const bool known = by_float(low.type(op.operands[0]).dtype, [&](auto tag) {
-    add_norm_grad<typename decltype(tag)::type>(low, op);
   });
   return known ? Status() : low.no_kernel(op);
 }

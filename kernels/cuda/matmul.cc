@@ -179,7 +179,7 @@ Status Matmul::choose(CudaDevice& device, const MatmulShape& s) {
   int place = device.matmuls().find(s.name()).value_or(-1);
   if (place < 0 && large && device.matmuls().measures()) {
     SGA_ASSIGN(place, measure(device, s, found.data(), count));
-    SGA_TRY(device.matmuls().add(s.name(), place));
+    SGA_ASSIGN(place, device.matmuls().add(s.name(), place));
   }
   const auto& chosen = found[static_cast<size_t>(place >= 0 && place < count ? place : 0)];
   algorithm_ = chosen.algo;

@@ -20,38 +20,53 @@ void by_lanes(int64_t D, F&& f) {
   }
 }
 
+/// Exponential of what is rounded to T in the end: quick where T has 16 bits.
+template <class T>
+__device__ __forceinline__ Compute<T> exp_for(Compute<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return __expf(x);
+  } else {
+    return exp_of(x);
+  }
+}
+
 /// A running maximum and the sum of exponentials below it (Milakov and Gimelshein, "Online
-/// normalizer calculation for softmax", 2018).
-template <class C>
+/// normalizer calculation for softmax", 2018). What is not above -inf does not count.
+template <class T>
 struct MaxAndSum {
-  C max;
-  C sum;
-  __device__ void add(C x) {
-    if (x <= max) {
-      sum += exp_of(x - max);
-    } else {
-      sum = sum * exp_of(max - x) + C(1);
-      max = x;
+  using C = Compute<T>;
+  C max = -INFINITY;
+  C sum = 0;
+  template <int N>
+  __device__ __forceinline__ void add(const Vec<T, N>& x) {
+    C top = max;
+#pragma unroll
+    for (int j = 0; j < N; ++j) top = widen(x.v[j]) > top ? widen(x.v[j]) : top;
+    if (top > max) {
+      sum *= exp_for<T>(max - top);
+      max = top;
     }
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const C e = widen(x.v[j]);
+      sum += e == top ? C(1) : e > -INFINITY ? exp_for<T>(e - top) : C(0);
+    }
+  }
+  /// Log of the sum of all threads' sums, in every thread of the block.
+  __device__ C log_of_block() const {
+    const C largest = block_reduce<MaxOp>(max);
+    const C part = sum == C(0) ? C(0) : sum * exp_of(max - largest);
+    return largest + static_cast<C>(::log(block_reduce<SumOp>(part)));
   }
 };
 
 /// Log of the sum of exponentials of a row, in every thread of the block.
 template <int N, class T>
 __device__ Compute<T> row_log_sum_exp(int64_t V, const T* x_V) {
-  using C = Compute<T>;
-  MaxAndSum<C> own{-INFINITY, 0};
-  for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < V; d += blockDim.x * N) {
-    const Vec<T, N> v = load<N>(x_V + d);
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const C e = widen(v.v[j]);
-      if (e > -INFINITY) own.add(e);
-    }
-  }
-  const C largest = block_reduce<MaxOp>(own.max);
-  const C part = own.sum == C(0) ? C(0) : own.sum * exp_of(own.max - largest);
-  return largest + static_cast<C>(::log(block_reduce<SumOp>(part)));
+  MaxAndSum<T> own;
+  for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < V; d += blockDim.x * N)
+    own.add(load<N>(x_V + d));
+  return own.log_of_block();
 }
 
 /// One block: sums in fixed order.

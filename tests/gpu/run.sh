@@ -4,10 +4,12 @@
 #   facts        the machine
 #   conformance  the suite for cuda, and the shapes of the fast paths
 #   errors       the error of each op against float64
-#   demo         the demo job in f32 on cpu and cuda, losses side by side
+#   demo         the demo job on cuda twice, which must give the same bits, in bf16, and on cpu; losses
 #   sanitize     compute-sanitizer, memcheck and racecheck, on the tiny model
 #   bench        llama-1b, seq 4096, batch 8, bf16 (BENCH_ARGS: more keys)
-#   profile      the same by op, with each kernel timed alone
+#   selective    the same with training.recompute = "selective", whose losses must be the same
+#   profile      bench by op, with each kernel timed alone
+#   llama-8b     llama-8b, seq 4096, bf16, full recompute, two micro-batches of one sequence
 #   peer         stock PyTorch at the same size (PEER: its script)
 # Prints little; everything is in RESULTS_DIR. A stage that fails does not stop the next.
 set -uo pipefail
@@ -41,6 +43,32 @@ print(" ".join(f"{json.loads(l)['step']}:{json.loads(l)['loss']:.5f}" for l in o
 P
 }
 
+demo() { # demo NAME DEVICE STEPS [ARGS]
+  local name=$1 device=$2 steps=$3
+  shift 3
+  timeout 120 "${ours[@]}" ./bin/sgactor train examples/llama-tiny.toml --devices "$device" --run-dir "$out/demo-$name" \
+    "--training.steps=$steps" --log.sample_tokens=0 "$@" >"$out/demo-$name.txt" 2>&1
+  say "demo $name rc $?"
+  [ -f "$out/demo-$name/metrics.jsonl" ] && losses "$out/demo-$name/metrics.jsonl" || tail -4 "$out/demo-$name.txt" | cut -c1-300
+}
+
+same_state() { # same_state RUN RUN: compares the tensors of all checkpoints, and the losses
+  local files=0 differ=0 file
+  while read -r file; do
+    files=$((files + 1))
+    cmp -s "$out/$1/$file" "$out/$2/$file" || differ=$((differ + 1))
+  done < <(cd "$out/$1" && find . -type f -path '*ckpt*' -size +64k)
+  echo "checkpoint files $files, different $differ"
+  [ "$(losses "$out/$1/metrics.jsonl")" = "$(losses "$out/$2/metrics.jsonl")" ] && echo "losses equal" || echo "losses DIFFER"
+}
+
+step_bench() { # step_bench NAME STEPS ARGS
+  local name=$1 steps=$2
+  shift 2
+  timeout 200 "${ours[@]}" ./tests/gpu_step_bench cuda "$steps" "$@" >"$out/$name.log" 2>&1
+  say "rc $?"
+}
+
 for stage in "$@"; do
   stage_start=$SECONDS
   echo "== $stage"
@@ -61,35 +89,51 @@ for stage in "$@"; do
       cat "$out/errors.txt"
       ;;
     demo)
-      for device in cuda cpu:8; do
-        rm -rf "$out/demo-$device"
-        timeout 120 "${ours[@]}" ./bin/sgactor train examples/llama-tiny.toml --devices "$device" --run-dir "$out/demo-$device" \
-          --training.steps=${DEMO_STEPS:-40} --checkpoint.interval=0 --log.sample_tokens=0 >"$out/demo-$device.txt" 2>&1
-        say "demo on $device rc $?"
-        tail -4 "$out/demo-$device.txt" | cut -c1-200
-        [ -f "$out/demo-$device/metrics.jsonl" ] && losses "$out/demo-$device/metrics.jsonl"
-        rm -rf "$out/demo-$device/ckpt"
-      done
+      rm -rf "$out"/demo-*
+      demo cuda cuda:0 "${DEMO_STEPS:-320}"
+      demo again cuda "${DEMO_STEPS:-320}"
+      same_state demo-cuda demo-again
+      demo bf16 cuda "${DEMO_STEPS:-320}" --training.dtype=bf16
+      demo cpu cpu:8 80
+      rm -rf "$out"/demo-*/
       ;;
     sanitize)
       for tool in memcheck racecheck; do
-        timeout 200 "${ours[@]}" compute-sanitizer --tool $tool ./tests/gpu_step_bench cuda 2 examples/llama-tiny.toml >"$out/$tool.txt" 2>&1
-        say "$tool rc $?"
-        grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|step 2 |Invalid|Race reported|hazard' "$out/$tool.txt" | sort | uniq -c | sort -rn | head -8
+        for dtype in f32 bf16; do
+          # racecheck takes the asynchronous copies of cuDNN's kernels for races.
+          without=()
+          [ $tool = racecheck ] && without=(--kernel-name-exclude kernel_substring=cudnn)
+          timeout "${LIMIT:-120}" "${ours[@]}" compute-sanitizer --tool $tool "${without[@]}" ./tests/gpu_step_bench cuda 1 examples/llama-tiny.toml \
+            --training.dtype=$dtype >"$out/$tool-$dtype.txt" 2>&1
+          say "$tool $dtype rc $?"
+          grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|step 1 |Invalid|Race reported|hazard' "$out/$tool-$dtype.txt" | sort | uniq -c | sort -rn | head -6
+        done
       done
       ;;
-    bench | profile)
+    bench | profile | selective)
       args=(examples/llama-1b.toml --training.dtype=bf16 --training.micro_batch_size=8 --training.global_batch_size=8 ${BENCH_ARGS:-})
       export SGACTOR_CUDA_MATMULS="$out/matmuls.txt"
-      if [ "$stage" = profile ]; then
-        SGACTOR_CUDA_PROFILE="$out/profile.txt" timeout 200 "${ours[@]}" ./tests/gpu_step_bench cuda 2 "${args[@]}" >"$out/$stage.log" 2>&1
-        say "rc $?"
-        head -45 "$out/profile.txt"
-      else
-        timeout 200 "${ours[@]}" ./tests/gpu_step_bench cuda "${STEPS:-12}" "${args[@]}" >"$out/$stage.log" 2>&1
-        say "rc $?"
-        cut -c1-400 "$out/$stage.log" | tail -22
-      fi
+      case $stage in
+        profile)
+          rm -f "$out/profile.txt"
+          SGACTOR_CUDA_PROFILE="$out/profile.txt" step_bench profile 2 "${args[@]}"
+          head -"${PROFILE_LINES:-34}" "$out/profile.txt"
+          ;;
+        selective)
+          step_bench selective "${STEPS:-10}" "${args[@]}" --training.recompute=selective
+          tail -1 "$out/selective.log" | cut -c1-600
+          cmp <(grep ^step "$out/bench.log" | cut -d' ' -f1-6) <(grep ^step "$out/selective.log" | cut -d' ' -f1-6) && echo "losses as bench"
+          ;;
+        *)
+          step_bench bench "${STEPS:-12}" "${args[@]}"
+          cut -c1-600 "$out/bench.log" | tail -7
+          ;;
+      esac
+      ;;
+    llama-8b)
+      SGACTOR_CUDA_MATMULS="$out/matmuls.txt" step_bench 8b 4 examples/llama-8b.toml --training.dtype=bf16 --training.seq_len=4096 \
+        --training.micro_batch_size=1 --training.global_batch_size=2 "--training.recompute=${RECOMPUTE:-full}"
+      cut -c1-600 "$out/8b.log" | tail -6
       ;;
     peer)
       timeout 250 python3 "${PEER:?}" --model 1b --seq 4096 --batch 8 --steps 12 >"$out/peer.txt" 2>&1

@@ -104,6 +104,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Attention,
                                            AttentionCase{DType::kBF16, 1, 200, 4, 2, 64},
                                            AttentionCase{DType::kBF16, 1, 192, 2, 1, 128},
                                            AttentionCase{DType::kBF16, 1, 96, 2, 1, 32},
+                                           AttentionCase{DType::kBF16, 2, 2048, 2, 1, 64},
                                            AttentionCase{DType::kF32, 1, 160, 4, 2, 64},
                                            AttentionCase{DType::kF64, 1, 70, 2, 1, 128}));
 
@@ -132,9 +133,25 @@ INSTANTIATE_TEST_SUITE_P(
                       ProductCase{DType::kBF16, DType::kF32, 200, 136, 264, true, false},
                       ProductCase{DType::kBF16, DType::kF32, 128, 256, 320, false, false},
                       ProductCase{DType::kBF16, DType::kF32, 65, 33, 17, true, true},
+                      ProductCase{DType::kBF16, DType::kF32, 64, 48, 8192, true, false},
                       ProductCase{DType::kF32, DType::kF32, 256, 320, 384, false, true},
                       ProductCase{DType::kF32, DType::kF64, 40, 24, 56, true, false},
                       ProductCase{DType::kF64, DType::kF64, 96, 80, 112, true, false}));
+
+TEST_F(Shapes, SumsAndGatesOfLongTensors) {
+  const Shape shape{130, 1024};
+  std::vector<ValueId> x;
+  for (int i = 0; i < 4; ++i) x.push_back(input(DType::kBF16, shape));
+  const auto program = [&](const char* text, const std::vector<ValueId>& operands) {
+    outputs(b_.op(OpKind::kFusedPointwise, operands, attrs({{"program", std::string(text)}})));
+  };
+  program("add 0 1; add 3 2", {x[0], x[1], x[2]});
+  program("add 0 1; add 4 2; add 3 5", x);
+  program("mul 0 1; add 3 2; silu 4; scale 5 0.5", {x[0], x[1], x[2]});
+  outputs(b_.op(OpKind::kSwiglu, {x[0], x[1]}, {}));
+  outputs(b_.op(OpKind::kSwigluGrad, {x[0], x[1], x[2]}, {}));
+  expect_agreement(tolerance_of(DType::kBF16));
+}
 
 TEST_F(Shapes, WideNormsInBf16) {
   const Shape shape{600, 2048};
