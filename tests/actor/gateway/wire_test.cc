@@ -154,7 +154,7 @@ TEST(WireTest, RandomBytesAreRefused) {
 TEST(WireTest, AnotherProtocolIsNamed) {
   std::string bytes = bytes_of(Finish{});
   // The protocol is the first number of the root's data.
-  const size_t at = bytes.find(std::string("\1\0\0\0\2\0\0\0", 8));
+  const size_t at = bytes.find(std::string("\2\0\0\0\2\0\0\0", 8));
   ASSERT_NE(at, std::string::npos);
   bytes[at] = 9;
   const auto back = decode(bytes);
