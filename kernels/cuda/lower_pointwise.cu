@@ -109,9 +109,9 @@ struct Binary {
 template <OpKind kKind, class T>
 Status run_binary(const Frame& frame, int64_t n, int64_t nb, T* y, const T* a, const T* b) {
   const Binary<kKind, T> f;
-  constexpr int N = kLanes<T>;
   if (nb == n) return map(frame, f, n, y, a, b);
   if (n == 0) return {};
+  constexpr int N = kLanes<T>;
   if (nb == 1) {
     scalar_kernel<N><<<blocks_for(n, kThreads * N), kThreads, 0, frame.stream>>>(f, n, y, a, b);
   } else if (nb % N == 0) {
