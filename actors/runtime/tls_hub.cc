@@ -30,7 +30,7 @@ namespace {
 
 constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kListenId = ~uint64_t{0};
-constexpr int64_t kCloseMs = 1000;
+constexpr int64_t kCloseMs = 5000;
 constexpr int64_t kTickMs = 100;
 
 int64_t now_ms() {
