@@ -1,13 +1,12 @@
 #include "apps/sgactor/bench_collectives.h"
 
-#include "actors/runtime/tls_identity.h"
 #include "apps/sgactor/collectives_bench.h"
+#include "apps/sgactor/fabric_hash.h"
 #include "graph/base/units.h"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <cstring>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -22,24 +21,6 @@ struct Options {
   std::string algorithm = "ring";
   std::vector<int64_t> bytes;
   bool json = false;
-};
-
-class Hmac final : public transport::KeyedHash {
- public:
-  transport::Digest hash(const transport::JobSecret& key,
-                         std::span<const std::byte> message) const override {
-    const std::string mac =
-        actors::hmac_sha256({reinterpret_cast<const char*>(key.data()), key.size()},
-                            {reinterpret_cast<const char*>(message.data()), message.size()});
-    transport::Digest out{};
-    std::memcpy(out.data(), mac.data(), out.size());
-    return out;
-  }
-  void random(std::span<std::byte> out) const override {
-    const auto bytes = actors::random_bytes(out.size());
-    SGA_CHECK(bytes.ok(), "the system has no random bytes");
-    std::memcpy(out.data(), bytes->data(), out.size());
-  }
 };
 
 nlohmann::ordered_json to_json(const CollectivesBenchOptions& options, const std::string& algorithm,
@@ -61,7 +42,7 @@ nlohmann::ordered_json to_json(const CollectivesBenchOptions& options, const std
 }
 
 Result<int> bench_collectives(const Options& options) {
-  const Hmac hash;
+  const FabricHash hash;
   CollectivesBenchOptions bench;
   bench.hash = &hash;
   bench.sizes_bytes = options.bytes;

@@ -1,6 +1,7 @@
 #include "apps/sgactor/data_plane.h"
 
 #include "actors/runtime/tls_identity.h"
+#include "apps/sgactor/fabric_hash.h"
 #include "transport/inproc/inproc_fabric.h"
 #include "transport/ucx/process_fabric.h"
 
@@ -21,25 +22,6 @@ namespace sgactor::apps {
 namespace {
 
 constexpr int64_t kLocalConnectNs = 3'000'000'000;
-
-/// HMAC-SHA-256 for the fabric's handshake.
-class Hmac final : public transport::KeyedHash {
- public:
-  transport::Digest hash(const transport::JobSecret& key,
-                         std::span<const std::byte> message) const override {
-    const std::string mac =
-        actors::hmac_sha256({reinterpret_cast<const char*>(key.data()), key.size()},
-                            {reinterpret_cast<const char*>(message.data()), message.size()});
-    transport::Digest out{};
-    std::memcpy(out.data(), mac.data(), out.size());
-    return out;
-  }
-  void random(std::span<std::byte> out) const override {
-    const auto bytes = actors::random_bytes(out.size());
-    SGA_CHECK(bytes.ok(), "the system has no random bytes");
-    std::memcpy(out.data(), bytes->data(), out.size());
-  }
-};
 
 /// Errors: kInvalidArgument: no network device has this numeric address.
 Status check_own_address(const std::string& address) {
@@ -117,7 +99,7 @@ class Plane final : public DataPlane {
   }
 
  private:
-  Hmac hmac_;
+  FabricHash hmac_;
   std::unique_ptr<transport::Fabric> fabric_;
   std::unique_ptr<transport::Collectives> collectives_;
 };
