@@ -4,8 +4,6 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 SGACTOR := $(BUILD)/bin/sgactor
 DEMO_RUN ?= runs/demo
-FUZZERS := parse_graph_fuzz deserialize_graph_fuzz safetensors_header_fuzz checkpoint_manifest_fuzz \
-	megatron_index_fuzz tokenizer_json_fuzz
 
 .PHONY: help deps configure build demo test bench bench-meshes lint fuzz soak clean
 
@@ -41,7 +39,7 @@ lint:  ## check format, layers, lengths and text
 
 fuzz: deps  ## build the parsers' fuzzers with clang and run each for a fixed number of inputs
 	@cmake --preset fuzz > /dev/null
-	@cmake --build --preset fuzz -j $(JOBS) --target $(FUZZERS)
+	@cmake --build --preset fuzz -j $(JOBS) --target fuzzers
 	@ctest --test-dir build/fuzz --output-on-failure -R '_fuzz$$'
 
 soak: build  ## long forms of fault, fuzz and multi-process tests
