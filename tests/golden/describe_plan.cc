@@ -51,10 +51,40 @@ std::string describe_subgraph(const Subgraph& s) {
   return text;
 }
 
+std::string_view kind_text(LaunchKind kind) {
+  switch (kind) {
+    case LaunchKind::kSubgraph:
+      return "subgraph";
+    case LaunchKind::kAllReduce:
+      return "all_reduce";
+    case LaunchKind::kReduceScatter:
+      return "reduce_scatter";
+    case LaunchKind::kAllGather:
+      return "all_gather";
+    case LaunchKind::kBroadcast:
+      return "broadcast";
+    case LaunchKind::kAllToAll:
+      return "all_to_all";
+    case LaunchKind::kSend:
+      return "send";
+    case LaunchKind::kRecv:
+      break;
+  }
+  return "recv";
+}
+
+std::string work_text(const Plan& plan, const Launch& l) {
+  if (l.kind == LaunchKind::kSubgraph) return plan.subgraphs[static_cast<size_t>(l.subgraph)].name;
+  const Communication& c = l.communication;
+  std::string text =
+      fmt::format("{} over {}", kind_text(l.kind), plan.groups[static_cast<size_t>(c.group)].name);
+  if (c.peer >= 0) text += fmt::format(" with {}, key {}", c.peer, c.key);
+  return text;
+}
+
 std::string describe_launch(const Plan& plan, const RankProgram& program, const Launch& l) {
   const auto name = [&](BufferId id) { return program.buffers[static_cast<size_t>(id)].name; };
-  std::string text = fmt::format("launch {} = {} in segment {}\n", l.name,
-                                 plan.subgraphs[static_cast<size_t>(l.subgraph)].name,
+  std::string text = fmt::format("launch {} = {} in segment {}\n", l.name, work_text(plan, l),
                                  plan.segments[static_cast<size_t>(l.segment)]);
   for (const LaunchInput& input : l.inputs) {
     text += fmt::format("  reads {} ({})\n", name(input.buffer), edge_text(program, input));
@@ -63,7 +93,37 @@ std::string describe_launch(const Plan& plan, const RankProgram& program, const 
   return text;
 }
 
+std::string describe_lane(const RankProgram& program, const Lane& lane) {
+  std::string text = "lane " + lane.name + ":";
+  for (const Firing& f : lane.order) {
+    text +=
+        fmt::format(" {}@{}", program.launches[static_cast<size_t>(f.launch)].name, f.micro_batch);
+    if (lane.kind != LaneKind::kCompute) text += fmt::format(" after {}", f.start);
+    text += &f == &lane.order.back() ? "" : ",";
+  }
+  return text + "\n";
+}
+
 }  // namespace
+
+std::string describe_programs(const Plan& plan) {
+  std::string text;
+  for (size_t p = 0; p < plan.programs.size(); ++p) {
+    const RankProgram& program = plan.programs[p];
+    text += fmt::format("program {}\n", p);
+    for (const Launch& l : program.launches) text += describe_launch(plan, program, l);
+    for (const Lane& lane : program.lanes) text += describe_lane(program, lane);
+    for (const Buffer& b : program.buffers) {
+      if (b.kind == BufferKind::kWorkspace) continue;  // no bytes before plan_memory
+      text += fmt::format("buffer {} {} {}, {} slots, live [{}, {}]\n", to_string(b.kind), b.name,
+                          b.type.to_string(), b.num_slots, b.first_use, b.last_use);
+    }
+  }
+  for (const RankPlacement& r : plan.ranks) {
+    text += fmt::format("rank pp {} dp {} tp {}: program {}\n", r.pp, r.dp, r.tp, r.program);
+  }
+  return text;
+}
 
 std::string describe_plan(const Plan& plan) {
   std::string text;

@@ -5,6 +5,7 @@
 #include "graph/ir/verify.h"
 #include "graph/passes/apply_sharding.h"
 #include "graph/passes/build_update.h"
+#include "graph/passes/data_parallel.h"
 #include "graph/passes/differentiate.h"
 #include "graph/passes/fuse_ops.h"
 #include "graph/passes/infer_precision.h"
@@ -12,6 +13,8 @@
 #include "graph/passes/plan_memory.h"
 #include "graph/passes/plan_recompute.h"
 #include "graph/passes/rewrite.h"
+#include "graph/passes/schedule_collectives.h"
+#include "graph/passes/split_stages.h"
 #include "tests/golden/describe_plan.h"
 
 #include <gtest/gtest.h>
@@ -45,17 +48,19 @@ Result<std::string> verified_text(const Graph& graph) {
   return print_graph(graph);
 }
 
-/// An update for the accumulators of a training graph; matrices decay.
-Result<Graph> update_of(const Graph& training, const OptimizerOptions& options) {
+/// An update for the accumulators of a training graph; matrices decay. `model` holds the parameters
+/// as they were before any cut.
+Result<Graph> update_of(const Graph& training, const OptimizerOptions& options, const Graph& model,
+                        const DataParallel& dp = {}) {
   std::vector<ParameterSpec> specs;
-  for (const GraphInput& input : training.inputs()) {
+  for (const GraphInput& input : model.inputs()) {
     if (input.role != Role::kParameter) continue;
-    const TensorType& type = training.type(input.value);
+    const TensorType& type = model.type(input.value);
     specs.push_back({input.name, type, type.shape.rank() >= 2, 0, false});
   }
   SGA_ASSIGN(const std::vector<UpdateParameter> parameters,
-             collect_update_parameters(training, specs));
-  return build_update(parameters, options);
+             collect_update_parameters(training, specs, dp));
+  return build_update(parameters, options, dp);
 }
 
 Result<std::string> run_differentiate(const Input& in) {
@@ -80,13 +85,24 @@ Result<std::string> run_shard(const Input& in) {
   return text;
 }
 
+DataParallel data_parallel_of(const Input& in) {
+  return {in.option("dp", 1), in.option("zero", 0), in.option("chunk", 4),
+          in.option("micro_batches", 1)};
+}
+
+Result<std::string> run_data_parallel(const Input& in) {
+  SGA_ASSIGN(const Graph training, differentiate(in.graph));
+  SGA_ASSIGN(const Graph graph, apply_data_parallel(training, data_parallel_of(in)));
+  return verified_text(graph);
+}
+
 Result<std::string> run_build_update(const Input& in) {
   OptimizerOptions options;
   options.warmup_steps = in.option("warmup_steps", 10);
   options.decay_steps = in.option("decay_steps", 100);
   options.max_grad_norm = in.option("max_grad_norm", 1);
   options.norm_chunk = in.option("norm_chunk", 4);
-  SGA_ASSIGN(const Graph graph, update_of(in.graph, options));
+  SGA_ASSIGN(const Graph graph, update_of(in.graph, options, in.graph));
   return verified_text(graph);
 }
 
@@ -113,7 +129,7 @@ Result<Plan> partition(const Input& in) {
   if (in.option("forward", 0) != 0) return partition_forward(in.graph, storage);
   Graph update;
   if (in.option("update", 1) != 0) {
-    SGA_ASSIGN(update, update_of(in.graph, {}));
+    SGA_ASSIGN(update, update_of(in.graph, {}, in.graph));
   }
   if (in.option("fuse", 0) != 0) {
     SGA_ASSIGN(update, fuse_ops(update));
@@ -146,6 +162,36 @@ Result<std::string> run_plan_recompute(const Input& in) {
   return verified_text(graph);
 }
 
+/// The plan of a forward graph's training step as split_stages finds it.
+Result<Plan> plan_step(const Input& in) {
+  const DataParallel dp = data_parallel_of(in);
+  SGA_ASSIGN(Graph training, differentiate(in.graph));
+  SGA_ASSIGN(training, apply_data_parallel(training, dp));
+  SGA_ASSIGN(training, accumulate_microbatches(training));
+  SGA_ASSIGN(const Graph update, update_of(training, {.norm_chunk = dp.chunk}, in.graph, dp));
+  return partition_subgraphs(training, update, dp.num_micro_batches, StorageModel::kNative);
+}
+
+Result<Plan> split_step(const Input& in) {
+  SGA_ASSIGN(Plan plan, plan_step(in));
+  const int32_t stages = in.option("stages", 1);
+  SGA_TRY(split_stages(plan, {stages, in.option("chunks_per_stage", 1),
+                              static_cast<PipelineSchedule>(in.option("schedule", 1))}));
+  place_ranks(plan, {stages, in.option("dp", 1), 1});
+  return plan;
+}
+
+Result<std::string> run_split_stages(const Input& in) {
+  SGA_ASSIGN(const Plan plan, split_step(in));
+  return describe_programs(plan);
+}
+
+Result<std::string> run_schedule_collectives(const Input& in) {
+  SGA_ASSIGN(Plan plan, split_step(in));
+  SGA_TRY(schedule_collectives(plan, {.prefetch = in.option("prefetch", 1)}));
+  return describe_programs(plan);
+}
+
 struct PassRunner {
   const char* folder;
   Result<std::string> (*run)(const Input& in);
@@ -155,6 +201,7 @@ constexpr PassRunner kPasses[] = {
     {"differentiate", run_differentiate},
     {"accumulate_microbatches", run_accumulate},
     {"apply_sharding", run_shard},
+    {"data_parallel", run_data_parallel},
     {"build_update", run_build_update},
     {"clean_graph", run_clean},
     {"fuse_ops", run_fuse},
@@ -162,6 +209,8 @@ constexpr PassRunner kPasses[] = {
     {"partition_subgraphs", run_partition},
     {"plan_memory", run_plan_memory},
     {"plan_recompute", run_plan_recompute},
+    {"split_stages", run_split_stages},
+    {"schedule_collectives", run_schedule_collectives},
 };
 
 std::string read_file(const fs::path& path) {
