@@ -282,11 +282,45 @@ bool writes_state(const graph::Plan& plan, int32_t rank, const Buffer& buffer) {
   });
 }
 
+namespace {
+
+/// Zeros put into a device's memory by the device.
+class ZeroFill final : private kernels::CompletionSink {
+ public:
+  Status add(kernels::Backend& backend, const TensorPlace& place) {
+    if (!stream_) {
+      SGA_ASSIGN(stream_, backend.create_stream());
+    }
+    stream_->fill_zero(place.address, place.bytes, 0, *this);
+    return {};
+  }
+  Status finish() {
+    if (stream_) stream_->synchronize();
+    return status_;
+  }
+
+ private:
+  /// All on the stream's one thread of completions; read after synchronize().
+  void on_complete(uint64_t /*token*/, const Status& status,
+                   kernels::LaunchTiming /*timing*/) noexcept override {
+    if (status_.ok()) status_ = status;
+  }
+  Status status_;
+  std::unique_ptr<kernels::Stream> stream_;
+};
+
+}  // namespace
+
 Status load_state(const ProgramContext& context, const transport::StateSource& source) {
   const graph::Plan& plan = *context.plan;
   std::vector<std::byte> whole;
   std::vector<std::byte> part;
+  ZeroFill zeros;
   for (const TensorPlace& t : context.state) {
+    if (source.is_zero(t.name)) {
+      SGA_TRY(zeros.add(*context.backend, t));
+      continue;
+    }
     const Buffer& buffer = context.buffer(t.buffer);
     const TensorType type = whole_type(buffer);
     whole.resize(static_cast<size_t>(type.bytes()));
@@ -300,7 +334,7 @@ Status load_state(const ProgramContext& context, const transport::StateSource& s
     const std::vector<std::byte>& native = slice ? part : whole;
     SGA_TRY(context.backend->write_tensor(t.address, t.type, native).with_context(t.name));
   }
-  return {};
+  return zeros.finish();
 }
 
 void enqueue_launch(const ProgramContext& context, graph::LaunchId l, int64_t step,

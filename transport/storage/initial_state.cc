@@ -5,22 +5,38 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
+#include <thread>
 
 namespace sgactor::transport {
 
 namespace {
 
 template <class T>
-void fill(const InitialParameter& p, uint64_t seed, std::span<std::byte> out) {
-  const PhiloxStream stream{seed, hash64(p.name)};
-  const size_t count = out.size() / sizeof(T);
-  for (size_t i = 0; i < count; ++i) {
-    const double value = p.one ? 1.0 : p.std == 0 ? 0.0 : p.std * stream.normal(i);
-    const T element = static_cast<T>(value);
-    std::memcpy(out.data() + i * sizeof(T), &element, sizeof(T));
+void fill_range(const InitialParameter& p, const PhiloxStream& stream, T* out, size_t first,
+                size_t last) {
+  for (size_t i = first; i < last; ++i) {
+    out[i] = static_cast<T>(p.one ? 1.0 : p.std == 0 ? 0.0 : p.std * stream.normal(i));
   }
+}
+
+/// Elements depend on nothing but their numbers, so threads share them as they like.
+template <class T>
+void fill(const InitialParameter& p, uint64_t seed, std::span<std::byte> bytes) {
+  constexpr size_t kLeastForThread = 1 << 18;
+  const PhiloxStream stream{seed, hash64(p.name)};
+  auto* out = reinterpret_cast<T*>(bytes.data());
+  const size_t count = bytes.size() / sizeof(T);
+  const size_t cores = std::max<size_t>(std::thread::hardware_concurrency(), 1);
+  const size_t threads = std::clamp<size_t>(count / kLeastForThread, 1, cores);
+  std::vector<std::jthread> helpers;
+  for (size_t t = 1; t < threads; ++t) {
+    helpers.emplace_back(
+        [&, t] { fill_range(p, stream, out, count * t / threads, count * (t + 1) / threads); });
+  }
+  fill_range(p, stream, out, 0, count / threads);
 }
 
 class InitialState final : public StateSource {
@@ -74,6 +90,9 @@ class ZeroMoments final : public StateSource {
     }
     std::fill(out.begin(), out.end(), std::byte{0});
     return {};
+  }
+  [[nodiscard]] bool is_zero(const std::string& name) const override {
+    return name.starts_with("m/") || name.starts_with("v/") || parameters_->is_zero(name);
   }
 
  private:

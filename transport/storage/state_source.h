@@ -18,6 +18,8 @@ class StateSource {
   /// kCorruption.
   virtual Status load(const std::string& name, const TensorType& type,
                       std::span<std::byte> out) const = 0;
+  /// The tensor is known to be zeros: whoever wants it need not load it. False if in doubt.
+  [[nodiscard]] virtual bool is_zero(const std::string& /*name*/) const { return false; }
 };
 
 }  // namespace sgactor::transport
