@@ -151,56 +151,66 @@ __global__ void sum_squares_kernel(int64_t n, int64_t chunk, const T* x, S* y) {
   if (threadIdx.x == 0) y[blockIdx.x] = static_cast<S>(sum);
 }
 
-/// One level: pairs of neighbours, an odd one carried up.
+/// What the levels of a tree of T are kept in: sums of 16-bit numbers are rounded once, at the end.
 template <class T>
-__global__ void tree_level_kernel(int64_t n, const T* x, T* y) {
+using Level = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+/// One level: pairs of neighbours, an odd one carried up. X: T or Level<T>.
+template <class X, class S>
+__global__ void tree_level_kernel(int64_t n, const X* x, S* y) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (2 * i >= n) return;
-  y[i] = 2 * i + 1 < n ? narrow<T>(widen(x[2 * i]) + widen(x[2 * i + 1])) : x[2 * i];
+  const S left = static_cast<S>(widen(x[2 * i]));
+  y[i] = 2 * i + 1 < n ? left + static_cast<S>(widen(x[2 * i + 1])) : left;
 }
 
 /// All levels of a short list in one block, in shared memory.
-template <class T>
-__global__ void tree_kernel(int64_t n, const T* x, T* y) {
+template <class X, class T>
+__global__ void tree_kernel(int64_t n, const X* x, T* y) {
+  using S = Level<T>;
   extern __shared__ __align__(16) unsigned char shared[];
-  T* level = reinterpret_cast<T*>(shared);
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) level[i] = x[i];
+  S* level = reinterpret_cast<S*>(shared);
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) level[i] = static_cast<S>(widen(x[i]));
   __syncthreads();
   while (n > 1) {
     const int64_t above = (n + 1) / 2;
     // A pass of blockDim.x results at a time: results of a pass lie below operands of the next.
     for (int64_t first = 0; first < above; first += blockDim.x) {
       const int64_t i = first + threadIdx.x;
-      T value{};
-      if (i < above)
-        value =
-            2 * i + 1 < n ? narrow<T>(widen(level[2 * i]) + widen(level[2 * i + 1])) : level[2 * i];
+      S value{};
+      if (i < above) value = 2 * i + 1 < n ? level[2 * i] + level[2 * i + 1] : level[2 * i];
       __syncthreads();
       if (i < above) level[i] = value;
       __syncthreads();
     }
     n = above;
   }
-  if (threadIdx.x == 0) *y = level[0];
+  if (threadIdx.x == 0) *y = narrow<T>(level[0]);
 }
 
 constexpr int64_t kTreeInBlock = 4096;
 
+template <class X, class T>
+Status run_last_levels(const Frame& f, int64_t n, const X* x, T* y) {
+  // The compiler reads pairs of neighbours at once, an odd last one too.
+  const size_t shared = static_cast<size_t>(round_up(n, 2)) * sizeof(Level<T>);
+  tree_kernel<<<1, threads_for(n, 2), shared, f.stream>>>(n, x, y);
+  return launched();
+}
+
 template <class T>
 Status run_tree(const Frame& f, int64_t n, const T* x, T* y) {
   if (n == 0) return cuda_status(cudaMemsetAsync(y, 0, sizeof(T), f.stream));
-  auto* levels = reinterpret_cast<T*>(f.scratch);
-  while (n > kTreeInBlock) {
-    const int64_t above = (n + 1) / 2;
-    tree_level_kernel<<<blocks_for(above, 256), 256, 0, f.stream>>>(n, x, levels);
-    x = levels;
-    levels += above;
-    n = above;
+  if (n <= kTreeInBlock) return run_last_levels(f, n, x, y);
+  auto* levels = reinterpret_cast<Level<T>*>(f.scratch);
+  int64_t above = (n + 1) / 2;
+  tree_level_kernel<<<blocks_for(above, 256), 256, 0, f.stream>>>(n, x, levels);
+  for (n = above; n > kTreeInBlock; n = above) {
+    above = (n + 1) / 2;
+    tree_level_kernel<<<blocks_for(above, 256), 256, 0, f.stream>>>(n, levels, levels + n);
+    levels += n;
   }
-  // The compiler reads pairs of neighbours at once, an odd last one too.
-  const size_t shared = static_cast<size_t>(round_up(n, 2)) * sizeof(T);
-  tree_kernel<<<1, threads_for(n, 2), shared, f.stream>>>(n, x, y);
-  return launched();
+  return run_last_levels(f, n, levels, y);
 }
 
 }  // namespace
@@ -248,7 +258,7 @@ Status lower_tree_sum(Lowering& low, const Op& op) {
   const int64_t n = low.type(x).num_elements();
   const bool known = by_float(low.type(x).dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (n > kTreeInBlock) low.need_scratch((n + 64) * static_cast<int64_t>(sizeof(T)));
+    if (n > kTreeInBlock) low.need_scratch((n + 64) * static_cast<int64_t>(sizeof(Level<T>)));
     low.add([=](const Frame& f) { return run_tree(f, n, f.at<T>(x), f.at<T>(y)); });
   });
   return known ? Status() : low.no_kernel(op);

@@ -11,7 +11,7 @@ rm -rf "$pack"
 files=$pack/files
 mkdir -p "$files/bin" "$files/tests" "$files/lib"
 cp "$build/bin/sgactor" "$build/bin/sgactor_cuda.so" "$files/bin/"
-for t in conformance_test gpu_shapes_test gpu_error_table gpu_step_bench; do cp "$build/tests/$t" "$files/tests/"; done
+for t in conformance_test plan_parity_test gpu_shapes_test gpu_error_table gpu_step_bench; do cp "$build/tests/$t" "$files/tests/"; done
 strip "$files"/bin/* "$files"/tests/*
 # Libraries by ldd, without those of the C and C++ run times, CUDA and its driver, which are there.
 there='linux-vdso|ld-linux|/libc\.so|/libm\.so|/libdl\.so|/libpthread\.so|/librt\.so|/libstdc\+\+|/libgcc_s|/libcu|/libnv'
@@ -19,6 +19,8 @@ ldd "$files"/bin/* "$files"/tests/* | awk '$3 ~ "^/" {print $3}' | sort -u | gre
   cp -L "$lib" "$files/lib/"
 done
 cp -r "$root/apps/examples" "$files/examples"
+mkdir -p "$files/tests/data"
+cp -r "$root/tests/data/torch_parity" "$files/tests/data/"
 libraries=$(find "$files/lib" -type f | wc -l)
 tar -C "$files" -czf "$pack/pack.tar.gz" .
 rm -rf "$files"

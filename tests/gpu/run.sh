@@ -3,6 +3,7 @@
 # Runs what pack.sh packed on a machine with a GPU. Stages, in the order given:
 #   facts        the machine
 #   conformance  the suite for cuda, and the shapes of the fast paths
+#   parity       20 steps of three small models beside PyTorch's numbers, f32 and bf16
 #   errors       the error of each op against float64
 #   demo         the demo job on cuda twice, which must give the same bits, in bf16, and on cpu; losses
 #   sanitize     compute-sanitizer, memcheck and racecheck, on the tiny model
@@ -82,6 +83,9 @@ for stage in "$@"; do
     conformance)
       gtest conformance ./tests/conformance_test --gtest_filter='*cuda*'
       gtest shapes ./tests/gpu_shapes_test
+      ;;
+    parity)
+      gtest parity ./tests/plan_parity_test --gtest_filter='*cuda*'
       ;;
     errors)
       timeout 200 "${ours[@]}" ./tests/gpu_error_table cuda >"$out/errors.txt" 2>&1

@@ -1,5 +1,6 @@
 // As torch_parity_test.cc, but compiled to a plan and run by a backend.
 #include "graph/compiler/pipeline.h"
+#include "kernels/backend/module_loader.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/differential/torch/parity_check.h"
@@ -17,16 +18,24 @@ using testing_support::PlanExecutor;
 
 struct Engine {
   const char* name;
-  Result<std::unique_ptr<kernels::Backend>> (*create)(const kernels::BackendOptions&);
+  kernels::BackendEntry (*backend)();
   graph::StorageModel storage;
   bool fuse;
+  DType precision = DType::kF32;
 };
 
-constexpr Engine kReference = {"reference", kernels::create_reference_backend,
-                               graph::StorageModel::kFloat64, true};
-constexpr Engine kCpu = {"cpu", kernels::create_cpu_backend, graph::StorageModel::kNative, true};
-constexpr Engine kCpuUnfused = {"cpu_unfused", kernels::create_cpu_backend,
-                                graph::StorageModel::kNative, false};
+kernels::BackendEntry reference() { return {"reference", kernels::create_reference_backend, ""}; }
+kernels::BackendEntry cpu() { return {"cpu", kernels::create_cpu_backend, ""}; }
+kernels::BackendEntry cuda() {
+  return kernels::probed_module_backend("cuda", kernels::beside_program("../bin/sgactor_cuda.so"));
+}
+
+constexpr Engine kReference = {"reference", reference, graph::StorageModel::kFloat64, true};
+constexpr Engine kCpu = {"cpu", cpu, graph::StorageModel::kNative, true};
+constexpr Engine kCpuUnfused = {"cpu_unfused", cpu, graph::StorageModel::kNative, false};
+constexpr Engine kCpuBf16 = {"cpu_bf16", cpu, graph::StorageModel::kNative, true, DType::kBF16};
+constexpr Engine kCuda = {"cuda", cuda, graph::StorageModel::kNative, true};
+constexpr Engine kCudaBf16 = {"cuda_bf16", cuda, graph::StorageModel::kNative, true, DType::kBF16};
 
 class PlanParity : public testing::TestWithParam<std::tuple<const char*, Engine>> {};
 
@@ -38,6 +47,7 @@ Result<graph::Compiled> compile(const ParityFixture& f, const Engine& engine) {
   options.optimizer = f.optimizer;
   options.storage = engine.storage;
   options.fuse = engine.fuse;
+  options.precision = engine.precision;
   return graph::compile_training(f.config, options);
 }
 
@@ -63,7 +73,11 @@ TEST_P(PlanParity, Steps) {
   ASSERT_FALSE(f.losses.empty());
   const auto compiled = compile(f, engine);
   ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
-  const auto backend = engine.create({});
+  const kernels::BackendEntry entry = engine.backend();
+  if (!entry.create) GTEST_SKIP() << entry.unavailable;
+  const double tolerance =
+      engine.precision == DType::kBF16 ? kParityToleranceBf16 : kParityTolerance;
+  const auto backend = entry.create({});
   ASSERT_TRUE(backend.ok()) << backend.status().to_string();
   const auto made = PlanExecutor::create(compiled->plan, **backend);
   ASSERT_TRUE(made.ok()) << made.status().to_string();
@@ -74,18 +88,19 @@ TEST_P(PlanParity, Steps) {
     const Status s = run_step(executor, f, step);
     ASSERT_TRUE(s.ok()) << s.to_string();
     expect_step(f, step, read_scalar(executor, "loss"), read_scalar(executor, "grad_norm"),
-                read_scalar(executor, "lr"));
+                read_scalar(executor, "lr"), tolerance);
   }
   for (const auto& [name, norm] : f.final_norms) {
     const auto values = executor.read(name);
     ASSERT_TRUE(values.ok()) << values.status().to_string();
-    expect_weight(f, name, *values);
+    expect_weight(f, name, *values, tolerance);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PlanParity,
                          testing::Combine(kParityModels,
-                                          testing::Values(kReference, kCpu, kCpuUnfused)),
+                                          testing::Values(kReference, kCpu, kCpuUnfused, kCpuBf16,
+                                                          kCuda, kCudaBf16)),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
