@@ -142,7 +142,7 @@ def torchft_run(args, folder, spare, struck):
 def torchft_side(args, folder, spare):
     quiet, _ = torchft_run(args, folder / "quiet", spare, False)
     struck, when = torchft_run(args, folder / "struck", spare, True)
-    missing = [k for k, s in struck.items() if s["parts"] < 2]
+    missing = [k for k, s in struck.items() if s["time"] > when and s["parts"] < 2]
     # The step under way at the signal may still be committed by both.
     first = max(missing) if missing else min(k for k, s in struck.items() if s["time"] > when)
     whole = [s["time"] for k, s in struck.items() if k > first and s["parts"] == 2]
