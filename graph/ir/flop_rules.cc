@@ -35,6 +35,14 @@ double matmul_accumulate_flops(Operands operands, Operands results, const Attrs&
   return matmul_flops(operands.subspan(1), results, attrs) + count(results[0]);
 }
 
+double scaled_matmul_flops(Operands operands, Operands results, const Attrs& attrs) {
+  return matmul_flops(operands, results, attrs);
+}
+
+double scaled_matmul_accumulate_flops(Operands operands, Operands results, const Attrs& attrs) {
+  return matmul_accumulate_flops(operands, results, attrs);
+}
+
 double flash_attention_flops(Operands operands, Operands /*results*/, const Attrs& attrs) {
   return 2.0 * attention_product(operands, 0, 1, attrs);
 }

@@ -86,6 +86,13 @@ enum class OpKind : uint16_t {
   kCrossEntropyCombine,
   kCrossEntropyShardGrad,
   kSliceShard,
+  // Products of 8-bit floats, made by infer_precision only.
+  kQuantizeF8,
+  kQuantizeF8Observed,
+  kQuantizeF8Both,
+  kScaledMatmul,
+  kScaledMatmulAccumulate,
+  kUpdateAmax,
   kCount
 };
 

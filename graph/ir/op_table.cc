@@ -59,6 +59,9 @@ constexpr AttrSpec kReduceScatterAttrs[] = {
 constexpr AttrSpec kShardRows[] = {{"rows", T::kInt}, {"shard_rows", T::kInt}};
 constexpr AttrSpec kVocab[] = {{"vocab", T::kInt}};
 constexpr AttrSpec kSliceShard[] = {{"axis", T::kInt}, {"members", T::kInt}};
+constexpr AttrSpec kQuantize[] = {{"dtype", T::kDType}, {"transposed", T::kBool}};
+constexpr AttrSpec kScaledProduct[] = {
+    {"trans_a", T::kBool}, {"trans_b", T::kBool}, {"dtype", T::kDType}};
 
 using A = AliasSpec::Kind;
 constexpr AliasSpec kView[] = {{0, 0, A::kView}};
@@ -66,6 +69,7 @@ constexpr AliasSpec kMay[] = {{0, 0, A::kMay}};
 constexpr AliasSpec kMayEither[] = {{0, 0, A::kMay}, {0, 1, A::kMay}};
 constexpr AliasSpec kMayBoth[] = {{0, 0, A::kMay}, {1, 1, A::kMay}};
 constexpr AliasSpec kMust[] = {{0, 0, A::kMust}};
+constexpr AliasSpec kMustThird[] = {{2, 2, A::kMust}};
 constexpr AliasSpec kMustThree[] = {{0, 0, A::kMust}, {1, 1, A::kMust}, {2, 2, A::kMust}};
 
 /// Number of operands and results; max_operands -1 is "any number", num_results -1 "as operands".
@@ -338,6 +342,31 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
         nullptr, {},
         "x, index i32[] {axis, members} -> [index * n, (index + 1) * n) of `axis`, n = ceil(extent "
         "/ members), zeros beyond x"),
+
+    fused(row(OpKind::kQuantizeF8, "quantize_f8", {2, 2, 2}, kQuantize, quantize_f8_shape, nullptr,
+              per_input_flops<2>, {},
+              "x rounded to bf16, amax f32[] of an earlier step {dtype: f8e4m3 or f8e5m2, "
+              "transposed} -> q = x / scale, rounded to nearest even and saturated, scale f32[] = "
+              "f8_scale(dtype, amax), a power of two; transposed: x[M, N] -> q[N, M]")),
+    fused(row(OpKind::kQuantizeF8Observed, "quantize_f8_observed", {3, 3, 3}, kQuantize,
+              quantize_f8_observed_shape, nullptr, per_input_flops<3>, kMustThird,
+              "x, amax f32[], seen f32[] {dtype, transposed} -> q, scale as quantize_f8, seen' = "
+              "the larger of seen and |x| rounded to bf16, in place; NaN if there is one")),
+    fused(row(OpKind::kQuantizeF8Both, "quantize_f8_both", {3, 3, 4}, kDType,
+              quantize_f8_both_shape, nullptr, per_input_flops<3>, kMustThird,
+              "x[M, N], amax, seen {dtype} -> q[M, N], scale, seen', q[N, M]: as "
+              "quantize_f8_observed, in both layouts by one read of x")),
+    fused(row(OpKind::kScaledMatmul, "scaled_matmul", {4, 4, 1}, kScaledProduct,
+              scaled_matmul_shape, nullptr, scaled_matmul_flops, {},
+              "a, b of rank 2 and any 8-bit float type, scale_a f32[], scale_b f32[] {trans_a, "
+              "trans_b, dtype} -> matmul(a, b) * scale_a * scale_b, summed in f32")),
+    fused(row(OpKind::kScaledMatmulAccumulate, "scaled_matmul_accumulate", {5, 5, 1}, kTrans,
+              scaled_matmul_accumulate_shape, nullptr, scaled_matmul_accumulate_flops, kMust,
+              "acc[M, N] f32 or f64, a, b, scale_a, scale_b -> acc + scaled product in place")),
+    fused(row(OpKind::kUpdateAmax, "update_amax", {2, 2, 1}, {}, update_amax_shape, nullptr,
+              per_input_flops<1>, kMust,
+              "amax f32[], seen f32[] -> seen where that is finite and above 0, else amax; in "
+              "place")),
 };
 
 constexpr bool in_order() {

@@ -75,9 +75,17 @@ Types adamw_shape(Operands operands, const Attrs& attrs);
 Types linear_cross_entropy_shape(Operands operands, const Attrs& attrs);
 Types linear_cross_entropy_grad_shape(Operands operands, const Attrs& attrs);
 Types fused_pointwise_shape(Operands operands, const Attrs& attrs);
+Types quantize_f8_shape(Operands operands, const Attrs& attrs);
+Types quantize_f8_observed_shape(Operands operands, const Attrs& attrs);
+Types quantize_f8_both_shape(Operands operands, const Attrs& attrs);
+Types scaled_matmul_shape(Operands operands, const Attrs& attrs);
+Types scaled_matmul_accumulate_shape(Operands operands, const Attrs& attrs);
+Types update_amax_shape(Operands operands, const Attrs& attrs);
 
 double matmul_flops(Operands operands, Operands results, const Attrs& attrs);
 double matmul_accumulate_flops(Operands operands, Operands results, const Attrs& attrs);
+double scaled_matmul_flops(Operands operands, Operands results, const Attrs& attrs);
+double scaled_matmul_accumulate_flops(Operands operands, Operands results, const Attrs& attrs);
 double flash_attention_flops(Operands operands, Operands results, const Attrs& attrs);
 double flash_attention_grad_flops(Operands operands, Operands results, const Attrs& attrs);
 double linear_cross_entropy_flops(Operands operands, Operands results, const Attrs& attrs);

@@ -21,6 +21,7 @@ constexpr std::string_view kSumInside = "sums in f32 inside, rounds once";
 constexpr std::string_view kMatrixUnit = "the matrix unit takes narrow operands and sums in f32";
 constexpr std::string_view kStatInside = "statistics in f32 inside and as results";
 constexpr std::string_view kWire = "carries the dtype it is given, sums in f32";
+constexpr std::string_view kMade = "names its dtypes itself";
 constexpr std::string_view kStorage = "its result is stored for the backward pass";
 
 // Columns: kind, rule, operands in the model's dtype, operands in any dtype, reason.
@@ -101,6 +102,12 @@ constexpr PrecisionRow kRules[] = {
     {OpKind::kCrossEntropyCombine, R::kWide, kNone, kNone, "combines statistics, which are f32"},
     {OpKind::kCrossEntropyShardGrad, R::kFollow, bit(2) | bit(3), kNone, kStatInside},
     {OpKind::kSliceShard, R::kFollow, kNone, kNone, kMovesOnly},
+    {OpKind::kQuantizeF8, R::kWide, kNone, bit(0), kMade},
+    {OpKind::kQuantizeF8Observed, R::kWide, kNone, bit(0), kMade},
+    {OpKind::kQuantizeF8Both, R::kWide, kNone, bit(0), kMade},
+    {OpKind::kScaledMatmul, R::kWide, kNone, kNone, kMade},
+    {OpKind::kScaledMatmulAccumulate, R::kWide, kNone, kNone, kMade},
+    {OpKind::kUpdateAmax, R::kWide, kNone, kNone, kMade},
 };
 
 constexpr bool ascends() {

@@ -101,6 +101,9 @@ Status lower_slice_shard(Lowering& low, const graph::Op& op);
 Status lower_accumulate(Lowering& low, const graph::Op& op);
 Status lower_adamw(Lowering& low, const graph::Op& op);
 Status lower_linear_cross_entropy(Lowering& low, const graph::Op& op);
+Status lower_quantize_f8(Lowering& low, const graph::Op& op);
+Status lower_scaled_matmul(Lowering& low, const graph::Op& op);
+Status lower_update_amax(Lowering& low, const graph::Op& op);
 Status lower_fused_pointwise(Lowering& low, const graph::Op& op);
 
 // Helpers for steps.

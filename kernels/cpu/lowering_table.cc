@@ -78,6 +78,12 @@ constexpr Row kRows[] = {
     {OpKind::kCrossEntropyCombine, lower_cross_entropy_combine},
     {OpKind::kCrossEntropyShardGrad, lower_cross_entropy_shard_grad},
     {OpKind::kSliceShard, lower_slice_shard},
+    {OpKind::kQuantizeF8, lower_quantize_f8},
+    {OpKind::kQuantizeF8Observed, lower_quantize_f8},
+    {OpKind::kQuantizeF8Both, lower_quantize_f8},
+    {OpKind::kScaledMatmul, lower_scaled_matmul},
+    {OpKind::kScaledMatmulAccumulate, lower_scaled_matmul},
+    {OpKind::kUpdateAmax, lower_update_amax},
 };
 
 constexpr std::array<LowerFn, graph::kNumOpKinds> by_kind() {

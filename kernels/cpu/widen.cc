@@ -31,6 +31,9 @@ bool moves_only(OpKind kind) {
     case OpKind::kGather:
     case OpKind::kGatherShard:
     case OpKind::kSliceShard:
+    case OpKind::kQuantizeF8:
+    case OpKind::kQuantizeF8Observed:
+    case OpKind::kQuantizeF8Both:
       return true;
     default:
       return false;

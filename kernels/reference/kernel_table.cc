@@ -85,6 +85,12 @@ constexpr std::array<Row, graph::kNumOpKinds> kTable = {{
     {OpKind::kCrossEntropyCombine, cross_entropy_combine},
     {OpKind::kCrossEntropyShardGrad, cross_entropy_shard_grad},
     {OpKind::kSliceShard, slice_shard},
+    {OpKind::kQuantizeF8, quantize_f8},
+    {OpKind::kQuantizeF8Observed, quantize_f8_observed},
+    {OpKind::kQuantizeF8Both, quantize_f8_both},
+    {OpKind::kScaledMatmul, scaled_matmul},
+    {OpKind::kScaledMatmulAccumulate, scaled_matmul_accumulate},
+    {OpKind::kUpdateAmax, update_amax},
 }};
 
 constexpr bool table_is_in_order() {

@@ -36,8 +36,8 @@ using Kernel = Status (*)(const OpCall& call);
 /// Runs one op of a verified graph; results may overlap operands in any way (in place, views).
 /// Errors: as the kernel, with the op's name in front; results are unspecified then.
 /// Rounding: results stay in float64 whatever their dtype, so that the oracle follows the
-/// mathematics. Only cast, constant, rope_table and philox_uniform round, to dtypes narrower than
-/// f32 (see round_to), because there the rounding is what the op is for.
+/// mathematics. Only cast, constant, rope_table, philox_uniform and the quantize ops round, to
+/// dtypes narrower than f32 (see round_to), because there the rounding is what the op is for.
 Status run_op(const graph::Op& op, std::span<const Tensor> in, std::span<const Tensor> out);
 
 // The kernels, by file. Each is one obvious loop; semantics stand in the op table.
@@ -83,6 +83,9 @@ Status sum_squares(const OpCall& call);
 Status tree_sum(const OpCall& call);
 
 // linear.cc
+/// y[.., M, N] += factor * matmul(a, b) with the sums over K in order.
+void add_product(const graph::Attrs& attrs, const Tensor& a, const Tensor& b, const Tensor& y,
+                 double factor = 1.0);
 Status matmul(const OpCall& call);
 Status matmul_accumulate(const OpCall& call);
 
@@ -121,6 +124,14 @@ Status swiglu(const OpCall& call);
 Status swiglu_grad(const OpCall& call);
 Status adamw(const OpCall& call);
 Status fused_pointwise(const OpCall& call);
+
+// quantize.cc
+Status quantize_f8(const OpCall& call);
+Status quantize_f8_observed(const OpCall& call);
+Status quantize_f8_both(const OpCall& call);
+Status scaled_matmul(const OpCall& call);
+Status scaled_matmul_accumulate(const OpCall& call);
+Status update_amax(const OpCall& call);
 
 // head.cc
 Status linear_cross_entropy(const OpCall& call);

@@ -2,10 +2,9 @@
 #include "kernels/reference/kernels.h"
 
 namespace sgactor::kernels::reference {
-namespace {
 
-/// y[b, M, N] += a @ b, with the sums over K in order.
-void add_product(const graph::Attrs& attrs, const Tensor& a, const Tensor& b, const Tensor& y) {
+void add_product(const graph::Attrs& attrs, const Tensor& a, const Tensor& b, const Tensor& y,
+                 double factor) {
   const bool trans_a = attrs.flag("trans_a");
   const bool trans_b = attrs.flag("trans_b");
   const int64_t num_m = y.shape().dim(-2);
@@ -18,7 +17,7 @@ void add_product(const graph::Attrs& attrs, const Tensor& a, const Tensor& b, co
     double* y_MN = y.f64() + (batch * num_m * num_n);
     for (int64_t m = 0; m < num_m; ++m) {
       for (int64_t k = 0; k < num_k; ++k) {
-        const double left = trans_a ? a_MK[(k * num_m) + m] : a_MK[(m * num_k) + k];
+        const double left = factor * (trans_a ? a_MK[(k * num_m) + m] : a_MK[(m * num_k) + k]);
         for (int64_t n = 0; n < num_n; ++n) {
           const double right = trans_b ? b_KN[(n * num_k) + k] : b_KN[(k * num_n) + n];
           y_MN[(m * num_n) + n] += left * right;
@@ -27,8 +26,6 @@ void add_product(const graph::Attrs& attrs, const Tensor& a, const Tensor& b, co
     }
   }
 }
-
-}  // namespace
 
 Status matmul(const OpCall& call) {
   const Tensor& y = call.out[0];

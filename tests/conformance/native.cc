@@ -47,9 +47,12 @@ std::vector<std::byte> to_native(const TensorType& type, std::span<const double>
       return pack<int32_t>(numbers, same);
     case DType::kU8:
       return pack<uint8_t>(numbers, same);
-    default:
-      SGA_CHECK(false, "no native form of " + type.to_string());
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return pack<uint8_t>(
+          numbers, [&](double x) { return float_to_f8(type.dtype, static_cast<float>(x)); });
   }
+  return {};
 }
 
 std::vector<double> from_native(const TensorType& type, std::span<const std::byte> native) {
@@ -69,9 +72,11 @@ std::vector<double> from_native(const TensorType& type, std::span<const std::byt
       return unpack<int32_t>(native, same);
     case DType::kU8:
       return unpack<uint8_t>(native, same);
-    default:
-      SGA_CHECK(false, "no native form of " + type.to_string());
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return unpack<uint8_t>(native, [&](uint8_t bits) { return f8_to_float(type.dtype, bits); });
   }
+  return {};
 }
 
 double nearest(DType dtype, double x) {
@@ -82,6 +87,9 @@ double nearest(DType dtype, double x) {
       return bf16_to_float(float_to_bf16(static_cast<float>(x)));
     case DType::kF16:
       return f16_to_float(float_to_f16(static_cast<float>(x)));
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      return f8_to_float(dtype, float_to_f8(dtype, static_cast<float>(x)));
     default:
       return x;
   }

@@ -428,6 +428,45 @@ void cross_entropy_shard_grad(CaseMaker& m, OpKind kind) {
   const ValueId dloss = m.scalar(m.stat(), m.real(0.1, 1));
   m.op(kind, {logits, targets, lse, dloss, shard_index(m, s)}, attrs({{"vocab", s.whole}}));
 }
+void quantize_f8(CaseMaker& m, OpKind kind) {
+  const bool matrix = kind == OpKind::kQuantizeF8Both || m.flag();
+  const ValueId x = m.values(matrix ? Dims{m.dim(), m.dim()} : m.dims(0, 3));
+  std::vector<ValueId> operands = {x, m.scalar(DType::kF32, m.pick({0.0, 0.3, 1.75, 2.0, 300.0}))};
+  if (kind != OpKind::kQuantizeF8)
+    operands.push_back(m.scalar(DType::kF32, m.pick({0.0, 1.5, 1000.0})));
+  const DType dtype = m.pick({DType::kF8E4M3, DType::kF8E5M2});
+  Attrs attributes = attrs({{"dtype", dtype}});
+  if (kind != OpKind::kQuantizeF8Both) attributes.set("transposed", matrix && m.flag());
+  m.op(kind, operands, attributes);
+}
+void scaled_matmul(CaseMaker& m, OpKind kind) {
+  const bool in_place = kind == OpKind::kScaledMatmulAccumulate;
+  // Whole grains of the matrix unit, and what lies between.
+  const int64_t grain = m.limits().max_dim >= 16 && m.flag() ? 16 : 1;
+  const auto extent = [&] { return grain * m.integer(1, m.limits().max_dim / grain); };
+  const Dims mnk = {extent(), extent(), extent()};
+  const bool trans_a = m.flag();
+  const bool trans_b = m.flag();
+  const DType a_type = m.pick({DType::kF8E4M3, DType::kF8E5M2});
+  const DType b_type =
+      a_type == DType::kF8E5M2 ? DType::kF8E4M3 : m.pick({DType::kF8E4M3, DType::kF8E5M2});
+  std::vector<ValueId> operands;
+  if (in_place) operands.push_back(m.values(m.stat(), {mnk[0], mnk[1]}, Domain::kAny));
+  operands.push_back(m.values(a_type, matrix({}, mnk[0], mnk[2], trans_a), Domain::kAny));
+  operands.push_back(m.values(b_type, matrix({}, mnk[2], mnk[1], trans_b), Domain::kAny));
+  for (int i = 0; i < 2; ++i)
+    operands.push_back(m.scalar(DType::kF32, m.pick({0.25, 0.5, 1.0, 2.0})));
+  Attrs attributes = attrs({{"trans_a", trans_a}, {"trans_b", trans_b}});
+  if (!in_place) attributes.set("dtype", m.limits().dtype);
+  m.op(kind, operands, attributes);
+}
+void update_amax(CaseMaker& m, OpKind kind) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  m.op(kind, {m.scalar(DType::kF32, m.pick({0.0, 3.0})),
+              m.scalar(DType::kF32, m.pick({0.0, 0.5, 7.0, kInf, kNaN}))});
+}
+
 void slice_shard(CaseMaker& m, OpKind kind) {
   const Dims shape = m.dims(1, 3);
   const int64_t axis = m.integer(0, static_cast<int64_t>(shape.size()) - 1);
@@ -505,6 +544,12 @@ constexpr std::array<CaseRow, graph::kNumOpKinds> kCases = {{
     {OpKind::kCrossEntropyCombine, cross_entropy_combine},
     {OpKind::kCrossEntropyShardGrad, cross_entropy_shard_grad},
     {OpKind::kSliceShard, slice_shard},
+    {OpKind::kQuantizeF8, quantize_f8},
+    {OpKind::kQuantizeF8Observed, quantize_f8},
+    {OpKind::kQuantizeF8Both, quantize_f8},
+    {OpKind::kScaledMatmul, scaled_matmul},
+    {OpKind::kScaledMatmulAccumulate, scaled_matmul},
+    {OpKind::kUpdateAmax, update_amax},
 }};
 
 constexpr bool communicates(OpKind kind) {

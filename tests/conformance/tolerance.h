@@ -44,11 +44,24 @@ constexpr double tolerance_of(graph::OpKind kind, DType dtype) {
 /// Ops that move, choose or make numbers, or round them once: the reference's numbers, rounded to
 /// the result's dtype, bit for bit.
 inline constexpr std::array kExactOps = {
-    graph::OpKind::kMinimum,  graph::OpKind::kMaximum,   graph::OpKind::kNeg,
-    graph::OpKind::kReshape,  graph::OpKind::kTranspose, graph::OpKind::kSlice,
-    graph::OpKind::kPad,      graph::OpKind::kConcat,    graph::OpKind::kBroadcast,
-    graph::OpKind::kConstant, graph::OpKind::kReduceMax, graph::OpKind::kCausalMask,
-    graph::OpKind::kGather,   graph::OpKind::kCast,
+    graph::OpKind::kMinimum,
+    graph::OpKind::kMaximum,
+    graph::OpKind::kNeg,
+    graph::OpKind::kReshape,
+    graph::OpKind::kTranspose,
+    graph::OpKind::kSlice,
+    graph::OpKind::kPad,
+    graph::OpKind::kConcat,
+    graph::OpKind::kBroadcast,
+    graph::OpKind::kConstant,
+    graph::OpKind::kReduceMax,
+    graph::OpKind::kCausalMask,
+    graph::OpKind::kGather,
+    graph::OpKind::kCast,
+    graph::OpKind::kQuantizeF8,
+    graph::OpKind::kQuantizeF8Observed,
+    graph::OpKind::kQuantizeF8Both,
+    graph::OpKind::kUpdateAmax,
 };
 
 constexpr bool is_exact(graph::OpKind kind) {

@@ -74,6 +74,12 @@ class InitialState final : public StateSource {
   uint64_t seed_;
 };
 
+/// Names of state that starts at zero: the optimizer's moments, and what is known of tensors that
+/// are rounded to 8 bits.
+bool starts_at_zero(const std::string& name) {
+  return name.starts_with("m/") || name.starts_with("v/") || name.starts_with("amax/");
+}
+
 class ZeroMoments final : public StateSource {
  public:
   explicit ZeroMoments(std::shared_ptr<const StateSource> parameters)
@@ -81,7 +87,7 @@ class ZeroMoments final : public StateSource {
 
   Status load(const std::string& name, const TensorType& type,
               std::span<std::byte> out) const override {
-    if (!name.starts_with("m/") && !name.starts_with("v/")) {
+    if (!starts_at_zero(name)) {
       return parameters_->load(name, type, out);
     }
     if (static_cast<int64_t>(out.size()) != type.bytes()) {
@@ -92,7 +98,7 @@ class ZeroMoments final : public StateSource {
     return {};
   }
   [[nodiscard]] bool is_zero(const std::string& name) const override {
-    return name.starts_with("m/") || name.starts_with("v/") || parameters_->is_zero(name);
+    return starts_at_zero(name) || parameters_->is_zero(name);
   }
 
  private:

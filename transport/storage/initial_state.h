@@ -24,7 +24,7 @@ std::unique_ptr<StateSource> make_initial_state(std::vector<InitialParameter> pa
                                                 uint64_t seed);
 
 /// `parameters` (an HfDirectory, an initial state), and zeros for the optimizer's moments: every
-/// name that begins with "m/" or "v/".
+/// name that begins with "m/", "v/" or "amax/".
 std::unique_ptr<StateSource> with_zero_moments(std::shared_ptr<const StateSource> parameters);
 
 }  // namespace sgactor::transport

@@ -1,7 +1,10 @@
 #include "kernels/reference/rounding.h"
 
+#include "graph/base/f8.h"
+
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -99,6 +102,46 @@ TEST(Rounding, WrongSizesAreErrors) {
             Code::kInvalidArgument);
   EXPECT_EQ(encode(type, reinterpret_cast<std::byte*>(cells.data()), native).code(),
             Code::kInvalidArgument);
+}
+
+/// Every number of 16 bits of float, and neighbours that make ties and near ties.
+TEST(EightBitFloats, AgreeWithTheReferenceRounding) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const double largest = f8_format(dtype).largest;
+    for (uint32_t high = 0; high < 0x10000U; ++high) {
+      for (const uint32_t low : {0x0000U, 0x0001U, 0x8000U, 0xffffU}) {
+        const auto x = std::bit_cast<float>(high << 16 | low);
+        double want = round_to(dtype, x);
+        if (std::fabs(want) > largest) want = std::copysign(largest, want);
+        const double got = f8_to_float(dtype, float_to_f8(dtype, x));
+        ASSERT_TRUE(std::isnan(x) ? std::isnan(got) : got == want)
+            << dtype_name(dtype) << " of " << x << ": " << got << ", not " << want;
+      }
+    }
+    const std::vector<double> cells = all_patterns(dtype).cells;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const double got = f8_values(dtype)[i];
+      EXPECT_TRUE(std::isnan(cells[i]) ? std::isnan(got) : got == cells[i]) << i;
+    }
+  }
+}
+
+TEST(EightBitFloats, ScaleIsTheLeastPowerOfTwoThatFits) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const float largest = f8_format(dtype).largest;
+    for (float amax = 1e-20F; amax < 1e20F; amax *= 1.37F) {
+      const float scale = f8_scale(dtype, amax);
+      int exponent = 0;
+      EXPECT_EQ(std::frexp(scale, &exponent), 0.5F);
+      EXPECT_LE(amax / scale, largest);
+      EXPECT_GT(amax / (scale / 2), largest);
+    }
+    EXPECT_EQ(f8_scale(dtype, largest), 1.0F);
+    EXPECT_EQ(f8_scale(dtype, 1e-42F), 0x1p-100F);
+  }
+  EXPECT_EQ(f8_scale(DType::kF8E4M3, 0), 1.0F);
+  EXPECT_EQ(f8_scale(DType::kF8E5M2, 0), 0x1p-14F);
+  EXPECT_EQ(f8_scale(DType::kF8E4M3, std::numeric_limits<float>::quiet_NaN()), 1.0F);
 }
 
 }  // namespace
