@@ -1,5 +1,7 @@
 #include "actors/runtime/trace.h"
 
+#include "graph/base/json_text.h"
+
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -9,19 +11,6 @@
 
 namespace sgactor::actors {
 namespace {
-
-std::string json_text(std::string_view text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 double micros(int64_t ns) { return static_cast<double>(ns) / 1000.0; }
 

@@ -1,17 +1,20 @@
 #include "graph/compiler/pipeline.h"
 
 #include "graph/base/units.h"
+#include "graph/compiler/choose_prefetch.h"
 #include "graph/ir/serial.h"
 #include "graph/ir/verify.h"
 #include "graph/passes/apply_sharding.h"
 #include "graph/passes/data_parallel.h"
 #include "graph/passes/differentiate.h"
 #include "graph/passes/infer_precision.h"
+#include "graph/passes/infer_precision_f8.h"
 #include "graph/passes/partition_subgraphs.h"
 #include "graph/passes/plan_memory.h"
 #include "graph/passes/plan_recompute.h"
 #include "graph/passes/schedule_collectives.h"
 #include "graph/passes/split_stages.h"
+#include "graph/plan/verify_program.h"
 
 #include <fmt/format.h>
 
@@ -181,7 +184,9 @@ Status run_fuse_ops(Work& w) {
 
 Status run_infer_precision(Work& w) {
   PrecisionReport report;
-  SGA_ASSIGN(w.training, infer_precision(w.training, w.options.precision, &report));
+  const bool f8 = w.options.precision == DType::kF8E4M3;
+  SGA_ASSIGN(w.training,
+             infer_precision(w.training, f8 ? DType::kBF16 : w.options.precision, &report));
   const auto narrow = std::count_if(report.decisions.begin(), report.decisions.end(),
                                     [](const PrecisionDecision& d) { return d.narrow; });
   w.note = report.decisions.empty()
@@ -190,6 +195,25 @@ Status run_infer_precision(Work& w) {
                              narrow, report.decisions.size(), dtype_name(report.narrow),
                              report.num_parameter_casts, report.num_other_casts);
   w.details = explain_precision(report);
+  if (!f8 || w.update.ops().empty()) return {};
+  F8Report products;
+  SGA_ASSIGN(w.training, infer_precision_f8(w.training, &products));
+  SGA_ASSIGN(w.update,
+             update_f8_scales(w.update, products.tensors, w.options.mesh.dp, w.options.mesh.tp));
+  w.note += fmt::format("; {} products in f8, {} tensors with scales", products.num_products,
+                        products.tensors.size());
+  for (std::string& line : explain_f8(products)) w.details.push_back(std::move(line));
+  return {};
+}
+
+Status run_choose_layout(Work& w) {
+  LayoutReport report;
+  SGA_ASSIGN(w.training, choose_layout(w.training, w.options.f8_layout, &report));
+  w.details = explain_layout(report);
+  w.note = w.options.f8_layout == F8Layout::kAny
+               ? "every operand as it lies"
+               : fmt::format("8-bit tensors: {} as they lie, {} transposed, {} both ways",
+                             report.num_as_is, report.num_transposed, report.num_both);
   return {};
 }
 
@@ -242,24 +266,66 @@ void note_slices(Work& w) {
   }
 }
 
+/// What a micro-batch costs each stage, a line each.
+std::vector<std::string> explain_stages(const Plan& plan, const std::vector<double>& cost,
+                                        bool measured) {
+  std::vector<std::string> lines;
+  for (size_t p = 0; p < plan.programs.size(); ++p) {
+    std::vector<int32_t> segments;
+    double sum = 0;
+    for (const Launch& l : plan.programs[p].launches) {
+      if (l.kind != LaunchKind::kSubgraph || !fires_per_micro_batch(l.phase)) continue;
+      sum += cost[static_cast<size_t>(l.subgraph)];
+      if (l.phase == Phase::kForward) segments.push_back(l.segment);
+    }
+    if (segments.empty()) continue;
+    const auto name = [&](int32_t s) { return plan.segments[static_cast<size_t>(s)]; };
+    lines.push_back(fmt::format(
+        "stage {}: {} to {}, {} a micro-batch", p, name(segments.front()), name(segments.back()),
+        measured ? format_seconds(sum * 1e-9) : format_count(sum) + "FLOP"));
+  }
+  return lines;
+}
+
 Status run_split_stages(Work& w) {
   const MeshShape& mesh = w.options.mesh;
-  SGA_TRY(split_stages(w.result.plan, {mesh.pp, w.options.chunks_per_stage, w.options.pipeline}));
+  PipelineOptions options{mesh.pp, w.options.chunks_per_stage, w.options.pipeline, {}};
+  const LaunchTimes times(w.result.plan, w.options.profile.get());
+  if (w.options.profile != nullptr) {
+    for (const double s : times.subgraph_seconds()) options.subgraph_cost.push_back(s * 1e9);
+  } else {
+    for (const Subgraph& s : w.result.plan.subgraphs) options.subgraph_cost.push_back(s.flops);
+  }
+  SGA_TRY(split_stages(w.result.plan, options));
+  if (mesh.pp > 1) {
+    w.details = explain_stages(w.result.plan, options.subgraph_cost, w.options.profile != nullptr);
+  }
   place_ranks(w.result.plan, mesh);
   note_slices(w);
   w.result.plan.zero_stage = w.dp.shards_state() ? w.dp.zero_stage : 0;
   w.note = fmt::format("{} program{} for {} logical ranks", w.result.plan.programs.size(),
                        w.result.plan.programs.size() == 1 ? "" : "s", mesh.num_ranks());
+  if (mesh.pp > 1 && w.options.profile != nullptr) w.note += "; " + times.describe_subgraphs();
   return {};
 }
 
 Status run_schedule_collectives(Work& w) {
-  SGA_TRY(schedule_collectives(w.result.plan, w.options.schedule));
+  const Profile* profile = w.options.profile.get();
+  SGA_ASSIGN(const PrefetchChoice choice,
+             choose_prefetch(w.result.plan, w.options.schedule, w.options.max_prefetch, profile));
+  ScheduleOptions options = w.options.schedule;
+  options.prefetch = choice.prefetch;
+  SGA_TRY(schedule_collectives(w.result.plan, options));
   size_t num_lanes = 0;
   for (const RankProgram& p : w.result.plan.programs) num_lanes += p.lanes.size() - 1;
   w.note = num_lanes == 0 ? "nothing communicates"
                           : fmt::format("{} lanes of communication, gathers {} launches ahead",
-                                        num_lanes, w.options.schedule.prefetch);
+                                        num_lanes, options.prefetch);
+  if (num_lanes > 0 && profile != nullptr) {
+    const LaunchTimes times(w.result.plan, profile);
+    w.note += fmt::format("; {}, {}", times.describe_subgraphs(), times.describe_communication());
+  }
+  w.details = choice.considered;
   return {};
 }
 
@@ -317,6 +383,7 @@ constexpr Pass kTrainingPasses[] = {
     {"build_update", run_build_update},              // needs to know the accumulators
     {"fuse_ops", run_fuse_ops, true},                // before the cut: patterns lie within segments
     {"infer_precision", run_infer_precision},        // after fusion: patterns hold no casts
+    {"choose_layout", run_choose_layout},            // before clones read what it decides
     {"plan_recompute", run_plan_recompute},          // on fused ops in their final dtypes
     {"partition_subgraphs", run_partition},          // the last pass that sees whole graphs
     {"split_stages", run_split_stages},              // needs the cut's costs

@@ -1,6 +1,8 @@
 #pragma once
+#include "graph/compiler/profile.h"
 #include "graph/models/llama.h"
 #include "graph/passes/build_update.h"
+#include "graph/passes/choose_layout.h"
 #include "graph/passes/fuse_ops.h"
 #include "graph/passes/plan_recompute.h"
 #include "graph/passes/schedule_collectives.h"
@@ -8,6 +10,7 @@
 #include "graph/sharding/parameter_rule.h"
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,9 +29,14 @@ struct CompileOptions {
   /// Of a strategy, for apply_sharding: they come before the Llama family's table.
   std::vector<ParameterRule> parameter_rules;
   ScheduleOptions schedule;
+  int32_t max_prefetch = 4;  ///< schedule.prefetch is doubled up to this where that saves time
+  std::shared_ptr<const Profile> profile;  ///< measured times; null: the cost model alone
   bool fuse = true;
-  RecomputeOptions recompute;                ///< of plan_recompute
-  DType precision = DType::kF32;             ///< of infer_precision: kF32 or kBF16
+  RecomputeOptions recompute;  ///< of plan_recompute
+  /// Of infer_precision: kF32, kBF16, or kF8E4M3: as kBF16, and the products of the layers' linear
+  /// maps read 8-bit floats (infer_precision_f8). A graph that only runs forward is then in bf16.
+  DType precision = DType::kF32;
+  F8Layout f8_layout = F8Layout::kAny;       ///< of choose_layout: what the backend wants
   std::vector<std::string> disabled_passes;  ///< names of optional passes: fuse_ops; or of one
                                              ///< fusion: fuse_ops.swiglu
   /// Called after each pass with its name and the graphs' text form, for --dump-ir; may be empty.

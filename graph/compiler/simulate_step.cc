@@ -1,5 +1,6 @@
 #include "graph/compiler/simulate_step.h"
 
+#include "graph/base/json_text.h"
 #include "graph/plan/verify_program.h"
 
 #include <fmt/format.h>
@@ -220,15 +221,6 @@ class StepSimulation {
   std::vector<Stage> stages_;
   std::map<std::pair<int32_t, int32_t>, double> sent_;  // by key and micro-batch
 };
-
-std::string json_text(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  }
-  return out;
-}
 
 }  // namespace
 

@@ -125,12 +125,7 @@ void size_slots(RankProgram& program) {
   struct Span {
     int32_t first = -1, last = -1;
   };
-  std::vector<bool> prepared(program.buffers.size(), false);
-  for (const Launch& l : program.launches) {
-    for (const LaunchInput& input : l.inputs) {
-      if (input.edge == EdgeKind::kPrepared) prepared[static_cast<size_t>(input.buffer)] = true;
-    }
-  }
+  const std::vector<bool> prepared = prepared_buffers(program);
   std::vector<std::vector<Span>> spans(program.buffers.size());
   for_each_touch(program, [&](BufferId id, const Firing& f, int32_t index, bool) {
     const Buffer& b = program.buffers[static_cast<size_t>(id)];
@@ -162,13 +157,12 @@ void size_slots(RankProgram& program) {
 
 /// A prepared tensor is there before the first micro-batch and until the last.
 void extend_prepared(RankProgram& program) {
-  for (const Launch& l : program.launches) {
-    for (const LaunchInput& input : l.inputs) {
-      if (input.edge != EdgeKind::kPrepared) continue;
-      Buffer& b = program.buffers[static_cast<size_t>(input.buffer)];
-      b.first_use = 0;
-      b.last_use = std::max(static_cast<int32_t>(program.lanes[0].order.size()) - 1, 0);
-    }
+  const std::vector<bool> prepared = prepared_buffers(program);
+  for (size_t b = 0; b < prepared.size(); ++b) {
+    if (!prepared[b]) continue;
+    program.buffers[b].first_use = 0;
+    program.buffers[b].last_use =
+        std::max(static_cast<int32_t>(program.lanes[0].order.size()) - 1, 0);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "graph/passes/slot_ranges.h"
 
 #include "graph/plan/program_order.h"
+#include "graph/plan/verify_program.h"
 
 #include <algorithm>
 #include <utility>
@@ -37,12 +38,7 @@ class RangeCollector {
     return !is_persistent(b.kind) && b.kind != BufferKind::kBatch;
   }
   void find_places() {
-    prepared_.assign(program_.buffers.size(), false);
-    for (const Launch& l : program_.launches) {
-      for (const LaunchInput& input : l.inputs) {
-        if (input.edge == EdgeKind::kPrepared) prepared_[static_cast<size_t>(input.buffer)] = true;
-      }
-    }
+    prepared_ = prepared_buffers(program_);
     for (const OrderedFiring& at : program_order(program_)) {
       if (at.lane == 0) place_.push_back(num_places_);
       ++num_places_;

@@ -60,7 +60,9 @@ class StagePlacement {
     return whole_.launches[static_cast<size_t>(id)];
   }
   [[nodiscard]] double cost(const Launch& l) const {
-    return l.subgraph < 0 ? 0 : plan_.subgraphs[static_cast<size_t>(l.subgraph)].flops;
+    if (l.subgraph < 0) return 0;
+    const auto s = static_cast<size_t>(l.subgraph);
+    return options_.subgraph_cost.empty() ? plan_.subgraphs[s].flops : options_.subgraph_cost[s];
   }
   [[nodiscard]] int32_t home(const Launch& l) const {
     const int32_t chunk = chunk_of(l.segment);
@@ -331,6 +333,10 @@ Status split_stages(Plan& plan, const PipelineOptions& options) {
   if (options.num_stages < 1 || options.chunks_per_stage < 1) {
     return invalid_argument(fmt::format("{} pipeline stages of {} chunks", options.num_stages,
                                         options.chunks_per_stage));
+  }
+  if (!options.subgraph_cost.empty() && options.subgraph_cost.size() != plan.subgraphs.size()) {
+    return invalid_argument(fmt::format("{} costs of {} subgraphs", options.subgraph_cost.size(),
+                                        plan.subgraphs.size()));
   }
   if (options.num_stages == 1) return {};
   if (plan.programs.size() != 1 || plan.programs[0].lanes.size() != 1) {

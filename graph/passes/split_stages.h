@@ -2,6 +2,7 @@
 #include "graph/plan/plan.h"
 
 #include <cstdint>
+#include <vector>
 
 namespace sgactor::graph {
 
@@ -9,10 +10,13 @@ struct PipelineOptions {
   int32_t num_stages = 1;
   int32_t chunks_per_stage = 1;  ///< kInterleaved: more than one
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  /// By SubgraphId, what the balance goes by, in a unit of which one is next to nothing: FLOPs,
+  /// nanoseconds. Empty: FLOPs.
+  std::vector<double> subgraph_cost = {};
 };
 
 /// Makes the one-program plan of partition_subgraphs (its lane 0 holds all launches) one program a
-/// pipeline stage. Segments with forward launches are dealt in order to chunks of about equal FLOPs
+/// pipeline stage. Segments with forward launches are dealt in order to chunks of about equal cost
 /// (as many as chunks_per_stage * num_stages, or one a segment if there are fewer), chunk c to
 /// stage c % num_stages.
 ///
@@ -22,7 +26,8 @@ struct PipelineOptions {
 /// and a receive, one pair for all that one launch makes for one stage; sums of gradients of a
 /// parameter's other uses travel before kReduce. Group "pp".
 ///
-/// With one stage it changes nothing. Errors: kInvalidArgument: more stages than segments;
+/// With one stage it changes nothing. Errors: kInvalidArgument: more stages than segments, or costs
+/// of another number of subgraphs;
 /// kInvalidPlan.
 Status split_stages(Plan& plan, const PipelineOptions& options);
 

@@ -307,12 +307,7 @@ void ArenaVerifier::touch(BufferId id, const Firing& firing, int32_t position) {
 void ArenaVerifier::collect_intervals() {
   for (const Lane& lane : program_.lanes) end_ += static_cast<int32_t>(lane.order.size());
   interval_of_.assign(program_.buffers.size(), {});
-  prepared_.assign(program_.buffers.size(), false);
-  for (const Launch& l : program_.launches) {
-    for (const LaunchInput& input : l.inputs) {
-      if (input.edge == EdgeKind::kPrepared) prepared_[static_cast<size_t>(input.buffer)] = true;
-    }
-  }
+  prepared_ = prepared_buffers(program_);
   for (size_t i = 0; i < program_.buffers.size(); ++i) {
     const Buffer& b = program_.buffers[i];
     if (!always_live(b.kind)) continue;

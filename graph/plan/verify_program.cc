@@ -526,4 +526,14 @@ Status verify_program(const Plan& plan, const RankProgram& program) {
   return ProgramVerifier(plan, program).run();
 }
 
+std::vector<bool> prepared_buffers(const RankProgram& program) {
+  std::vector<bool> prepared(program.buffers.size(), false);
+  for (const Launch& l : program.launches) {
+    for (const LaunchInput& input : l.inputs) {
+      if (input.edge == EdgeKind::kPrepared) prepared[static_cast<size_t>(input.buffer)] = true;
+    }
+  }
+  return prepared;
+}
+
 }  // namespace sgactor::graph

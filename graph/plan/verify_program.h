@@ -1,6 +1,8 @@
 #pragma once
 #include "graph/plan/plan.h"
 
+#include <vector>
+
 namespace sgactor::graph {
 
 /// Part of verify_structure: buffers, launches, edges and lane orders of one program. Pre: the
@@ -18,5 +20,8 @@ Status verify_mesh(const Plan& plan);
 [[nodiscard]] constexpr bool fires_per_micro_batch(Phase phase) {
   return phase == Phase::kForward || phase == Phase::kBackward;
 }
+
+/// By buffer: is it read as prepared, so that one slot serves all micro-batches of a step?
+std::vector<bool> prepared_buffers(const RankProgram& program);
 
 }  // namespace sgactor::graph

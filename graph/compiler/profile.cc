@@ -1,0 +1,263 @@
+#include "graph/compiler/profile.h"
+
+#include "graph/base/hash.h"
+#include "graph/compiler/explain_schedule.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <charconv>
+#include <set>
+
+namespace sgactor::graph {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kFormat = "sgactor-profile-1";
+constexpr int64_t kMaxNs = int64_t{1} << 53;  // what a JSON number holds exactly
+
+struct KindName {
+  LaunchKind kind;
+  std::string_view name;
+};
+constexpr KindName kKinds[] = {
+    {LaunchKind::kAllReduce, "all_reduce"},
+    {LaunchKind::kReduceScatter, "reduce_scatter"},
+    {LaunchKind::kAllGather, "all_gather"},
+    {LaunchKind::kBroadcast, "broadcast"},
+    {LaunchKind::kAllToAll, "all_to_all"},
+    {LaunchKind::kSend, "send"},
+    {LaunchKind::kRecv, "recv"},
+};
+
+std::string_view kind_name(LaunchKind kind) {
+  for (const KindName& k : kKinds) {
+    if (k.kind == kind) return k.name;
+  }
+  return "subgraph";
+}
+
+double seconds_of(const Profile::Time& time) { return static_cast<double>(time.median_ns) * 1e-9; }
+
+/// Takes a profile apart. The first thing that is wrong stays.
+class Reader {
+ public:
+  Result<Profile> read(const Json& json) {
+    Profile profile;
+    if (!json.is_object() || text(json, "format") != kFormat) {
+      return invalid_argument(fmt::format("expected \"format\": \"{}\"", kFormat));
+    }
+    profile.backend = text(json, "backend");
+    profile.device = text(json, "device");
+    for (const Json& entry : list(json, "subgraphs")) {
+      const uint64_t hash = hash_of(entry);
+      if (!profile.subgraphs.emplace(hash, time_of(entry)).second) fail("a subgraph comes twice");
+    }
+    for (const Json& entry : list(json, "collectives")) {
+      const Profile::Collective key{kind_of(entry), number(entry, "bytes", 0, kMaxNs),
+                                    static_cast<int32_t>(number(entry, "members", 1, 1 << 24))};
+      if (!profile.collectives.emplace(key, time_of(entry)).second)
+        fail("a collective comes twice");
+    }
+    if (!wrong_.empty()) return invalid_argument(wrong_);
+    return profile;
+  }
+
+ private:
+  void fail(const std::string& what) {
+    if (wrong_.empty()) wrong_ = what;
+  }
+  const Json* find(const Json& in, const char* key) {
+    if (!in.is_object()) {
+      fail("expected an object");
+      return nullptr;
+    }
+    const auto found = in.find(key);
+    if (found != in.end()) return &*found;
+    fail(fmt::format("\"{}\" is missing", key));
+    return nullptr;
+  }
+  std::string text(const Json& in, const char* key) {
+    const Json* value = find(in, key);
+    if (value == nullptr) return "";
+    if (value->is_string()) return value->get<std::string>();
+    fail(fmt::format("\"{}\": expected a string", key));
+    return "";
+  }
+  Json list(const Json& in, const char* key) {
+    const Json* value = find(in, key);
+    if (value == nullptr) return Json::array();
+    if (value->is_array()) return *value;
+    fail(fmt::format("\"{}\": expected a list", key));
+    return Json::array();
+  }
+  int64_t number(const Json& in, const char* key, int64_t low, int64_t high) {
+    const Json* value = find(in, key);
+    if (value == nullptr) return low;
+    if (value->is_number_unsigned() && value->get<uint64_t>() <= static_cast<uint64_t>(high)) {
+      const auto n = value->get<int64_t>();
+      if (n >= low) return n;
+    }
+    fail(fmt::format("\"{}\": expected a whole number in [{}, {}]", key, low, high));
+    return low;
+  }
+  uint64_t hash_of(const Json& entry) {
+    const std::string hex = text(entry, "structure");
+    uint64_t hash = 0;
+    const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), hash, 16);
+    if (hex.size() != 16 || error != std::errc() || end != hex.data() + hex.size())
+      fail("\"structure\": expected 16 hexadecimal digits");
+    return hash;
+  }
+  LaunchKind kind_of(const Json& entry) {
+    const std::string name = text(entry, "kind");
+    for (const KindName& k : kKinds) {
+      if (k.name == name) return k.kind;
+    }
+    fail("\"kind\": expected the name of a collective");
+    return LaunchKind::kAllReduce;
+  }
+  Profile::Time time_of(const Json& entry) {
+    return {number(entry, "median_ns", 1, kMaxNs), number(entry, "count", 1, kMaxNs)};
+  }
+
+  std::string wrong_;
+};
+
+/// What scales a model so that its sum over the measured ones is theirs.
+class Scale {
+ public:
+  void add(double measured, double model) {
+    measured_ += measured;
+    model_ += model;
+  }
+  [[nodiscard]] double value() const { return model_ > 0 ? measured_ / model_ : 1; }
+
+ private:
+  double measured_ = 0, model_ = 0;
+};
+
+}  // namespace
+
+std::string write_profile(const Profile& profile) {
+  Json out;
+  out["format"] = kFormat;
+  out["backend"] = profile.backend;
+  out["device"] = profile.device;
+  out["subgraphs"] = Json::array();
+  for (const auto& [hash, time] : profile.subgraphs) {
+    out["subgraphs"].push_back(
+        {{"structure", hex64(hash)}, {"median_ns", time.median_ns}, {"count", time.count}});
+  }
+  out["collectives"] = Json::array();
+  for (const auto& [key, time] : profile.collectives) {
+    out["collectives"].push_back({{"kind", kind_name(key.kind)},
+                                  {"bytes", key.bytes},
+                                  {"members", key.members},
+                                  {"median_ns", time.median_ns},
+                                  {"count", time.count}});
+  }
+  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<Profile> parse_profile(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return invalid_argument("is no whole JSON");
+  return Reader().read(json);
+}
+
+int64_t communication_bytes(const RankProgram& program, const Launch& launch) {
+  int64_t bytes = 0;
+  const auto add = [&](BufferId b) {
+    bytes += program.buffers[static_cast<size_t>(b)].type.bytes();
+  };
+  if (launch.kind == LaunchKind::kSubgraph) return 0;
+  if (launch.kind == LaunchKind::kAllGather || launch.kind == LaunchKind::kRecv) {
+    for (BufferId b : launch.outputs) add(b);
+  } else {
+    for (const LaunchInput& input : launch.inputs) add(input.buffer);
+  }
+  return bytes;
+}
+
+Profile::Collective collective_key(const Plan& plan, const RankProgram& program,
+                                   const Launch& launch) {
+  const RankGroup& group = plan.groups[static_cast<size_t>(launch.communication.group)];
+  auto members = static_cast<int32_t>(group.coordinates.size());
+  if (members == 0) {
+    members = group.axis == MeshAxis::kPp   ? plan.mesh.pp
+              : group.axis == MeshAxis::kDp ? plan.mesh.dp
+                                            : plan.mesh.tp;
+  }
+  return {launch.kind, communication_bytes(program, launch), members};
+}
+
+LaunchTimes::LaunchTimes(const Plan& plan, const Profile* profile)
+    : plan_(plan), profile_(profile) {
+  time_subgraphs();
+  time_communication();
+}
+
+void LaunchTimes::time_subgraphs() {
+  const DeviceModel device;
+  std::vector<bool> measured(plan_.subgraphs.size(), false);
+  Scale scale;
+  for (size_t s = 0; s < plan_.subgraphs.size(); ++s) {
+    const Subgraph& body = plan_.subgraphs[s];
+    const double model =
+        device.launch_s + std::max(body.flops / device.flops_per_s,
+                                   static_cast<double>(body.bytes_moved) / device.bytes_per_s);
+    subgraphs_.push_back(model);
+    if (profile_ == nullptr) continue;
+    const auto found = profile_->subgraphs.find(body.structure_hash);
+    if (found == profile_->subgraphs.end()) continue;
+    measured[s] = true;
+    ++num_measured_subgraphs_;
+    subgraphs_[s] = seconds_of(found->second);
+    scale.add(subgraphs_[s], model);
+  }
+  for (size_t s = 0; s < subgraphs_.size(); ++s) {
+    if (!measured[s]) subgraphs_[s] *= scale.value();
+  }
+}
+
+void LaunchTimes::time_communication() {
+  std::set<Profile::Collective> seen;
+  Scale scale;
+  for (const RankProgram& program : plan_.programs) {
+    for (const Launch& l : program.launches) {
+      if (l.kind == LaunchKind::kSubgraph) continue;
+      const Profile::Collective key = collective_key(plan_, program, l);
+      if (!seen.insert(key).second) continue;
+      ++num_communications_;
+      if (profile_ == nullptr) continue;
+      const auto found = profile_->collectives.find(key);
+      if (found == profile_->collectives.end()) continue;
+      ++num_measured_communications_;
+      scale.add(seconds_of(found->second), estimate_launch(plan_, program, l, {}));
+    }
+  }
+  communication_scale_ = scale.value();
+}
+
+double LaunchTimes::seconds(const RankProgram& program, const Launch& launch) const {
+  if (launch.kind == LaunchKind::kSubgraph) return subgraphs_[static_cast<size_t>(launch.subgraph)];
+  if (profile_ != nullptr) {
+    const auto found = profile_->collectives.find(collective_key(plan_, program, launch));
+    if (found != profile_->collectives.end()) return seconds_of(found->second);
+  }
+  return communication_scale_ * estimate_launch(plan_, program, launch, {});
+}
+
+std::string LaunchTimes::describe_subgraphs() const {
+  return fmt::format("{} of {} subgraphs measured", num_measured_subgraphs_,
+                     plan_.subgraphs.size());
+}
+
+std::string LaunchTimes::describe_communication() const {
+  return fmt::format("{} of {} kinds of communication measured", num_measured_communications_,
+                     num_communications_);
+}
+
+}  // namespace sgactor::graph

@@ -1,0 +1,76 @@
+#pragma once
+#include "graph/base/status.h"
+#include "graph/plan/plan.h"
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sgactor::graph {
+
+/// Times that a run measured, for the next compilation. Plain data; the same profile gives the same
+/// plan.
+struct Profile {
+  struct Time {
+    int64_t median_ns = 0;
+    int64_t count = 0;  ///< firings that the median is of
+    friend bool operator==(const Time&, const Time&) = default;
+  };
+  /// A collective or receive: its time depends on what it moves and between how many.
+  struct Collective {
+    LaunchKind kind = LaunchKind::kAllReduce;
+    int64_t bytes = 0;  ///< communication_bytes()
+    int32_t members = 1;
+    friend auto operator<=>(const Collective&, const Collective&) = default;
+  };
+
+  std::string backend;                 ///< that ran it: "cpu"
+  std::string device;                  ///< kind of device, as the backend describes it
+  std::map<uint64_t, Time> subgraphs;  ///< by Subgraph::structure_hash
+  std::map<Collective, Time> collectives;
+  friend bool operator==(const Profile&, const Profile&) = default;
+};
+
+/// As JSON, sorted: equal profiles are equal texts.
+std::string write_profile(const Profile& profile);
+/// Safe on hostile text. Errors: kInvalidArgument, one line.
+Result<Profile> parse_profile(std::string_view text);
+
+/// Bytes of the whole tensors that a launch moves: its results where it gathers or receives, else
+/// its operands. 0 of a subgraph.
+int64_t communication_bytes(const RankProgram& program, const Launch& launch);
+/// The key of what a launch of a group does. Pre: it is no subgraph.
+Profile::Collective collective_key(const Plan& plan, const RankProgram& program,
+                                   const Launch& launch);
+
+/// Seconds of a plan's launches: measured where a profile knows them, by the cost model elsewhere.
+/// Where some of a kind (subgraphs, communication) are measured, the model is scaled so that its
+/// sum over those is the measured one: the two can be compared. Borrows the plan.
+class LaunchTimes {
+ public:
+  /// `profile` may be null: the model alone.
+  LaunchTimes(const Plan& plan, const Profile* profile);
+
+  [[nodiscard]] double seconds(const RankProgram& program, const Launch& launch) const;
+  /// By SubgraphId.
+  [[nodiscard]] const std::vector<double>& subgraph_seconds() const { return subgraphs_; }
+  /// "12 of 14 subgraphs measured", for the record of a pass.
+  [[nodiscard]] std::string describe_subgraphs() const;
+  [[nodiscard]] std::string describe_communication() const;
+
+ private:
+  void time_subgraphs();
+  void time_communication();
+
+  const Plan& plan_;
+  const Profile* profile_;
+  std::vector<double> subgraphs_;
+  double communication_scale_ = 1;
+  size_t num_measured_subgraphs_ = 0;
+  size_t num_communications_ = 0, num_measured_communications_ = 0;  // distinct ones
+};
+
+}  // namespace sgactor::graph
