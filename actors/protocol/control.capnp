@@ -55,6 +55,8 @@ struct LoadPlan {
   firstStep @8 :Int64;
   checkpoint @9 :Text;
   secret @10 :Data;
+  mirrorRoot @11 :Text;
+  redoFrom @12 :Int64;
 }
 
 struct PlanLoaded {

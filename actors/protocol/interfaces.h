@@ -33,7 +33,7 @@ using WorkerActor = caf::typed_actor<
     caf::reacts_to<BeginStep>, caf::reacts_to<Commit>, caf::reacts_to<BeginValidation>,
     caf::reacts_to<TakeSnapshot>, caf::reacts_to<SnapshotEnqueued>, caf::reacts_to<Finish>,
     caf::reacts_to<LaneToken>, caf::reacts_to<WorkComplete>, caf::reacts_to<StepPrepared>,
-    caf::reacts_to<NumbersRead>, caf::reacts_to<PoolReport>>;
+    caf::reacts_to<NumbersRead>, caf::reacts_to<InputsKept>, caf::reacts_to<PoolReport>>;
 
 using CoordinatorActor =
     caf::typed_actor<caf::reacts_to<RankReady>, caf::reacts_to<Vote>,

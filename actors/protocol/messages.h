@@ -85,6 +85,13 @@ struct JournalWritten {
   int64_t step = 0;
   Status status;
 };
+/// the device's service -> worker: what the update of `step` needs lies at the mirror (or why not,
+/// which costs no more than a longer way back): the rank may vote.
+struct InputsKept {
+  int32_t rank = 0;
+  int64_t step = 0;
+  Status status;
+};
 /// coordinator -> worker: COMMIT(step). Updates of the step may run.
 struct Commit {
   int64_t step = 0;
@@ -289,6 +296,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::JournalWritten)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Commit)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::StepDone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::NumbersRead)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::InputsKept)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::BeginValidation)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::ValidationDone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::LaneToken)

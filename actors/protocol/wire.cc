@@ -150,6 +150,8 @@ void put(const LoadPlan& m, cw::Envelope::Body::Builder body) {
   to.setFirstStep(m.first_step);
   to.setCheckpoint(m.checkpoint);
   to.setSecret(data(m.secret));
+  to.setMirrorRoot(m.mirror_root);
+  to.setRedoFrom(m.redo_from);
 }
 void put(const PlanLoaded& m, cw::Envelope::Body::Builder body) {
   auto to = body.initPlanLoaded();
@@ -282,6 +284,8 @@ Body get_load_plan(cw::LoadPlan::Reader from) {
   m.first_step = from.getFirstStep();
   m.checkpoint = text(from.getCheckpoint());
   m.secret = text(from.getSecret());
+  m.mirror_root = text(from.getMirrorRoot());
+  m.redo_from = from.getRedoFrom();
   return m;
 }
 Body get_routes(cw::Routes::Reader from) {

@@ -14,7 +14,7 @@
 namespace sgactor::actors::wire {
 
 /// Grows with every change that an older process would misread.
-inline constexpr uint32_t kProtocol = 2;
+inline constexpr uint32_t kProtocol = 3;
 /// Most bytes of one encoded envelope; a plan is the largest thing sent.
 inline constexpr size_t kMaxBytes = size_t{1} << 29;
 
@@ -76,8 +76,10 @@ struct LoadPlan {
   int32_t worker = 0;
   std::string run_directory;
   int64_t first_step = 1;
-  std::string checkpoint;  ///< step directory to start from; empty: initial weights
-  std::string secret;      ///< of the job's data-plane links, 32 bytes
+  std::string checkpoint;   ///< step directory to start from; empty: initial weights
+  std::string secret;       ///< of the job's data-plane links, 32 bytes
+  std::string mirror_root;  ///< where update inputs are kept; empty: nowhere
+  int64_t redo_from = 0;    ///< TrainingSpec::redo_from
 };
 struct PlanLoaded {
   int32_t worker = 0;

@@ -2,6 +2,7 @@
 
 #include "actors/core/commit_core.h"
 #include "actors/runtime/shell.h"
+#include "actors/runtime/update_inputs.h"
 #include "graph/base/log.h"
 
 #include <algorithm>
@@ -200,6 +201,13 @@ void on_step_done(Self self, const StepDone& msg) {
   advance(self, span);
 }
 
+/// Update inputs that not even the oldest copy needs.
+void prune_kept_inputs(const std::string& mirror_root) {
+  const auto copies = transport::list_checkpoints(mirror_root);
+  if (!copies.ok() || copies->empty()) return;
+  prune_inputs(mirror_root, copies->front().step);
+}
+
 /// All ranks' parts are on disk: makes the checkpoint whole, away from the actor.
 void commit_checkpoint(Self self) {
   CoordinatorState& s = self->state;
@@ -213,7 +221,9 @@ void commit_checkpoint(Self self) {
         info.step = result->step;
         info.data_position = result->step;
         SGA_ASSIGN(result->path, transport::commit_checkpoint(to.root, std::move(info), parts));
-        return transport::prune_checkpoints(to.root, to.keep);
+        SGA_TRY(transport::prune_checkpoints(to.root, to.keep));
+        if (&to == &host->mirror) prune_kept_inputs(to.root);
+        return {};
       },
       [coordinator = CoordinatorActor(self), result](const Status& status) {
         result->status = status;

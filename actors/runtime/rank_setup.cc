@@ -1,5 +1,6 @@
 #include "actors/runtime/rank_setup.h"
 
+#include "graph/base/log.h"
 #include "graph/base/units.h"
 
 #include <fmt/format.h>
@@ -72,6 +73,25 @@ Status check_plan(const graph::Plan& plan) {
                                       kMostLanes));
     }
   }
+  return {};
+}
+
+/// Update inputs to be kept, and those of steps before the first, whose updates are done again.
+Status set_up_mirror(const TrainingSpec& spec, RankSetup& rank) {
+  if (spec.mirror_root.empty()) return {};
+  if (spec.behaviours) {
+    // What a strategy's channels keep, or its hook does behind a step, is in no update's inputs.
+    return spec.redo_from == 0 ? Status() : unsupported("a strategy's updates cannot be redone");
+  }
+  auto inputs = UpdateInputs::create(rank.training.context, spec.mirror_root);
+  if (!inputs.ok() && inputs.status().code() == Code::kUnsupported && spec.redo_from == 0) {
+    log::info("update inputs are not kept: {}", inputs.status().message());
+    return {};
+  }
+  SGA_TRY(inputs.status());
+  rank.update_inputs = std::move(*inputs);
+  if (spec.redo_from == 0 || spec.redo_from >= spec.first_step) return {};
+  SGA_ASSIGN(rank.redone, rank.update_inputs->load_and_redo(spec.redo_from, spec.first_step - 1));
   return {};
 }
 
@@ -183,6 +203,7 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
   if (spec.behaviours) {
     SGA_ASSIGN(out.step_hook, spec.behaviours->step_hook(c, inputs.collectives));
   }
+  SGA_TRY(set_up_mirror(spec, out));
   return out;
 }
 

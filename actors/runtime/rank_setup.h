@@ -3,10 +3,12 @@
 #include "actors/runtime/program_context.h"
 #include "actors/runtime/snapshot.h"
 #include "actors/runtime/training.h"
+#include "actors/runtime/update_inputs.h"
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace sgactor::actors {
@@ -41,9 +43,11 @@ struct ProgramSetup {
 struct RankSetup {
   int32_t rank = 0;
   ProgramSetup training;
-  ProgramSetup validation;                     ///< context is null: no validation
-  std::shared_ptr<SnapshotStaging> snapshots;  ///< null: no checkpoints
-  std::shared_ptr<StepHook> step_hook;         ///< of a strategy; null: none
+  ProgramSetup validation;                      ///< context is null: no validation
+  std::shared_ptr<SnapshotStaging> snapshots;   ///< null: no checkpoints
+  std::shared_ptr<StepHook> step_hook;          ///< of a strategy; null: none
+  std::shared_ptr<UpdateInputs> update_inputs;  ///< null: not kept
+  std::optional<RedoneStep> redone;  ///< the step before the first, if its update was done again
 };
 
 /// Checks what coordinator and workers rely on: step numbers, thread count, and the plans that

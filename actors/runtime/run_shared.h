@@ -5,8 +5,13 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
+
+namespace sgactor::transport {
+class FileSystem;
+}
 
 namespace sgactor::actors {
 
@@ -37,6 +42,11 @@ struct RunShared {
   std::deque<Counter> counters;
   /// Allocation counters when the first step began.
   std::optional<kernels::AllocationStats> allocations_at_start;
+
+  /// Fault injection. Set: the next actor that handles a message throws, once.
+  std::atomic<bool> throw_in_actor{false};
+  /// Files that checkpoint writers use; null: the machine's. Set before the actors are spawned.
+  std::shared_ptr<transport::FileSystem> files;
 };
 
 }  // namespace sgactor::actors

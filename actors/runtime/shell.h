@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -108,10 +109,14 @@ class Probe {
     int32_t micro_batch_ = 0;
     int64_t start_ns_ = 0;
   };
-  /// Call at the top of each handler. `name` is a literal.
+  /// Call at the top of each handler. `name` is a literal. Throws where RunShared says so.
   [[nodiscard]] Span handle(const caf::local_actor* self, std::string_view name, int64_t step,
                             int32_t micro_batch = 0) {
     counter_->add();
+    if (shared_->throw_in_actor.load(std::memory_order_relaxed) &&
+        shared_->throw_in_actor.exchange(false)) {
+      throw std::runtime_error("injected");
+    }
     return {*this, self, name, step, micro_batch};
   }
   [[nodiscard]] RunShared& shared() const { return *shared_; }

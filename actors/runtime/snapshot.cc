@@ -62,7 +62,8 @@ void SnapshotStaging::enqueue_copies(uint64_t token, uint64_t quiet_token,
 }
 
 Result<transport::WrittenPart> SnapshotStaging::write(const std::string& root, int64_t step,
-                                                      const std::string& writer) {
+                                                      const std::string& writer,
+                                                   std::shared_ptr<transport::FileSystem> files) {
   const graph::Plan& plan = *context_.plan;
   std::vector<transport::StoredTensor> tensors;
   for (size_t i = 0; i < copies_.size(); ++i) {
@@ -79,7 +80,7 @@ Result<transport::WrittenPart> SnapshotStaging::write(const std::string& root, i
   }
   transport::WriteOptions options;
   options.writer = writer;
-  return transport::write_part(root, step, tensors, options);
+  return transport::write_part(root, step, tensors, options, std::move(files));
 }
 
 }  // namespace sgactor::actors

@@ -20,9 +20,10 @@ class SnapshotStaging {
   /// way. Does not block.
   void enqueue_copies(uint64_t token, uint64_t quiet_token, kernels::CompletionSink& sink);
   /// Writes what was copied as this rank's part of the checkpoint of `step`. `writer` differs among
-  /// the ranks. Blocks; for a service.
+  /// the ranks; `files`: null: the machine's. Blocks; for a service.
   Result<transport::WrittenPart> write(const std::string& root, int64_t step,
-                                       const std::string& writer);
+                                       const std::string& writer,
+                                       std::shared_ptr<transport::FileSystem> files = {});
 
  private:
   explicit SnapshotStaging(const ProgramContext& context) : context_(context) {}

@@ -52,6 +52,11 @@ struct TrainingSpec {
   int64_t keep_checkpoints = 0;
   std::string checkpoint_root;                    ///< empty: none are written
   transport::CheckpointInfo checkpoint_template;  ///< schema, model, job, seed
+  /// Where the update inputs of each step are kept, for a way back; empty: nowhere.
+  std::string mirror_root;
+  /// The initial state is that before this step: the updates up to first_step - 1 are done again
+  /// from mirror_root. 0: it is that of first_step - 1.
+  int64_t redo_from = 0;
   std::string journal_file;         ///< commits, a synced line each; empty: kept in memory
   int64_t validation_interval = 0;  ///< steps, and after the last one; 0: never
   int64_t validation_batches = 8;   ///< micro-batches, the same ones each time

@@ -3,10 +3,11 @@
 #include "actors/core/lane_core.h"
 #include "actors/core/rank_step_core.h"
 #include "actors/runtime/shell.h"
+#include "graph/base/log.h"
 
 #include <array>
-#include <cstring>
 #include <optional>
+#include <utility>
 
 namespace sgactor::actors {
 namespace {
@@ -50,6 +51,7 @@ struct WorkerState {
   CoordinatorActor coordinator;
   std::vector<RankRun> ranks;
   int64_t generation = 1;
+  bool told_of_mirror = false;
   Probe probe;
 
   RankRun* find(int32_t r) {
@@ -194,25 +196,6 @@ void on_token(Self self, const LaneToken& msg) {
   lane.stream->fill_zero(lane.marker, sizeof(uint64_t), pack(work), *run->host->worker_sink);
 }
 
-float number_of(const ProgramContext& context, const TensorPlace* place, Status* status) {
-  if (place == nullptr || !status->ok()) return 0;
-  std::array<std::byte, sizeof(double)> native{};
-  const auto n = static_cast<size_t>(place->type.bytes());
-  if (place->type.num_elements() != 1 || n > native.size()) {
-    *status = invalid_plan(place->name + " is no number");
-    return 0;
-  }
-  *status = context.backend->read_tensor(std::span(native.data(), n), place->type, place->address);
-  if (place->type.dtype == DType::kF64) {
-    double wide = 0;
-    std::memcpy(&wide, native.data(), sizeof wide);
-    return static_cast<float>(wide);
-  }
-  float narrow = 0;
-  std::memcpy(&narrow, native.data(), sizeof narrow);
-  return narrow;
-}
-
 /// Runs what a strategy does between steps (`hook`, null: nothing) and reads what the step reports,
 /// away from the actor.
 void read_numbers(Self self, const ProgramRun& run, StepHook* hook) {
@@ -222,23 +205,42 @@ void read_numbers(Self self, const ProgramRun& run, StepHook* hook) {
   out->step = run.core.step();
   BlockingService& service = hook != nullptr ? hook->service() : *run.host->services.device;
   service.submit(
-      [host = run.host, out, hook, generation = self->state.generation] {
+      [host = run.host, out, hook, generation = self->state.generation]() -> Status {
         if (hook != nullptr) SGA_TRY(hook->after_step(out->step, generation));
-        const ProgramContext& c = host->context();
-        Status status;
-        const TensorPlace* loss = c.find_report(graph::Role::kAccumulator, "loss");
-        if (loss == nullptr) loss = c.find_report(graph::Role::kLoss, "");
-        out->numbers.loss = number_of(c, loss, &status);
-        out->numbers.has_loss = loss != nullptr;
-        out->numbers.grad_norm =
-            number_of(c, c.find_report(graph::Role::kMetric, "grad_norm"), &status);
-        out->numbers.lr = number_of(c, c.find_report(graph::Role::kMetric, "lr"), &status);
-        return status;
+        SGA_ASSIGN(out->numbers, step_numbers(host->context()));
+        return Status();
       },
       [worker = WorkerActor(self), out](const Status& status) {
         out->status = status;
         caf::anon_send(worker, *out);
       });
+}
+
+void vote(Self self, const RankRun& rank, const Probe::Span& span, int64_t step) {
+  const WorkerState& s = self->state;
+  span.sent(arrow_id(Arrow::kVote, rank.host.rank, 0, step));
+  self->send(s.coordinator, Vote{rank.host.rank, rank.host.incarnation, s.generation, step});
+}
+
+/// Everything before the commit is complete: its results are kept before the rank votes.
+void keep_inputs(Self self, const RankRun& rank, const ProgramRun& run, int64_t step) {
+  run.host->services.device->submit(
+      [inputs = rank.host.update_inputs, step, tokens = run.current.valid_tokens,
+       samples = run.current.sample_hash] { return inputs->save(step, tokens, samples); },
+      [worker = WorkerActor(self), rank = rank.host.rank, step](const Status& status) {
+        caf::anon_send(worker, InputsKept{rank, step, status});
+      });
+}
+
+void on_inputs_kept(Self self, const InputsKept& msg) {
+  WorkerState& s = self->state;
+  const auto span = s.probe.handle(self, "inputs_kept", msg.step);
+  if (!msg.status.ok() && !std::exchange(s.told_of_mirror, true)) {
+    log::warn("update inputs of step {} are not kept: {}", msg.step, msg.status.message());
+  }
+  RankRun* rank = s.find(msg.rank);
+  if (rank == nullptr) return fail(self, internal_error("inputs of a rank not hosted"));
+  vote(self, *rank, span, msg.step);
 }
 
 void on_complete(Self self, const WorkComplete& msg) {
@@ -259,8 +261,8 @@ void on_complete(Self self, const WorkComplete& msg) {
   LaneCore& lane = run.lanes[static_cast<size_t>(work.lane)];
   if (!commit) lane.pass();  // parked: the next step starts a new turn
   if (*event == RankStepCore::Event::kVote) {
-    span.sent(arrow_id(Arrow::kVote, rank.host.rank, 0, work.step));
-    self->send(s.coordinator, Vote{rank.host.rank, rank.host.incarnation, s.generation, work.step});
+    if (rank.host.update_inputs) return keep_inputs(self, rank, run, work.step);
+    vote(self, rank, span, work.step);
   } else if (*event == RankStepCore::Event::kDone) {
     read_numbers(self, run, work.program == kTraining ? rank.host.step_hook.get() : nullptr);
   }
@@ -386,6 +388,7 @@ WorkerActor::behavior_type worker_actor(Self self, const std::shared_ptr<WorkerH
         begin_if_prepared(self, *run, span);
       },
       [self](const NumbersRead& msg) { on_numbers(self, msg); },
+      [self](const InputsKept& msg) { on_inputs_kept(self, msg); },
       [self](const PoolReport& msg) {
         self->send(self->state.coordinator, RankFinished{msg.rank, msg.stats});
       },

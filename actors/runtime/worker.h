@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace sgactor::actors {
@@ -13,9 +14,11 @@ struct RankHost {
   int32_t rank = 0;
   int64_t incarnation = 1;
   std::shared_ptr<ProgramHost> training;
-  std::shared_ptr<ProgramHost> validation;  ///< null: none
-  std::shared_ptr<WriterHost> writer;       ///< null: no checkpoints
-  std::shared_ptr<StepHook> step_hook;      ///< between training steps; null: none
+  std::shared_ptr<ProgramHost> validation;      ///< null: none
+  std::shared_ptr<WriterHost> writer;           ///< null: no checkpoints
+  std::shared_ptr<StepHook> step_hook;          ///< between training steps; null: none
+  std::shared_ptr<UpdateInputs> update_inputs;  ///< kept before each vote; null: not
+  std::optional<RedoneStep> redone;  ///< the step before the first, if its update was done again
 };
 
 /// What a worker hosts: an ordered set of logical ranks of one device.

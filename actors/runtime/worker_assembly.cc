@@ -69,6 +69,8 @@ RankHost WorkerAssembly::host_rank(const TrainingSpec& spec, const RankSetup& se
   RankHost rank;
   rank.rank = setup.rank;
   rank.step_hook = setup.step_hook;
+  rank.update_inputs = setup.update_inputs;
+  rank.redone = setup.redone;
   rank.training = create_host(kTraining, setup.training, services, shared, tracks);
   rank.training->first_step = spec.first_step;
   rank.training->last_step = spec.last_step;

@@ -14,6 +14,8 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
+#include <sstream>
 
 namespace sgactor::apps {
 namespace {
@@ -110,11 +112,18 @@ Status Cluster::start_local_nodes(const RunDirectory& run) {
   SGA_TRY(actors::write_token(token_, {addresses_, member_}));
   const std::string program = program_file();
   if (setup_.options.hosts.empty()) return start_node({program}, workers_per_node_, 0);
+  std::istringstream words(setup_.options.ssh);
+  const std::vector<std::string> ssh{std::istream_iterator<std::string>(words), {}};
+  if (ssh.empty()) return invalid_argument("--ssh: expected a program");
   for (size_t i = 0; i < hosts_.size(); ++i) {
     // The run directory and the program lie at the same place on every host.
-    SGA_TRY(start_node({"/usr/bin/ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-tt",
-                        hosts_[i].host, program},
-                       hosts_[i].workers, static_cast<int32_t>(i)));
+    std::vector<std::string> before = ssh;
+    for (const std::string& word :
+         {std::string("-o"), std::string("BatchMode=yes"), std::string("-o"),
+          std::string("ConnectTimeout=10"), std::string("-tt"), hosts_[i].host, program}) {
+      before.push_back(word);
+    }
+    SGA_TRY(start_node(before, hosts_[i].workers, static_cast<int32_t>(i)));
   }
   return {};
 }
@@ -178,7 +187,8 @@ void Cluster::start_workers_of(wire::PeerId id, Node& node, int64_t count) {
 
 void Cluster::start_worker_at(int32_t place) {
   const Place& at = places_[static_cast<size_t>(place)];
-  if (!nodes_.contains(at.node)) return;
+  if (!nodes_.contains(at.node) || draining_.contains(at.node)) return;
+  if (closed_places_.contains(place)) return;
   starting_[next_index_] = place;
   session_->send(at.node, wire::StartWorkers{{at.device}, next_index_++});
 }
@@ -351,6 +361,8 @@ Status Cluster::on_event(actors::SessionEvent& event) {
   } else if (const auto* asked = std::get_if<wire::StopJob>(&event.envelope.body)) {
     log::info("stops after this step: {}", asked->reason);
     request_stop();
+  } else if (const auto* opaque = std::get_if<wire::Opaque>(&event.envelope.body)) {
+    on_opaque(*opaque);
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include "actors/runtime/remote_session.h"
 #include "actors/runtime/training.h"
 #include "apps/sgactor/cluster_options.h"
+#include "apps/sgactor/fault_injection.h"
 #include "apps/sgactor/job_spec.h"
 #include "apps/sgactor/mirror_directory.h"
 #include "apps/sgactor/recovery_log.h"
@@ -11,6 +12,7 @@
 #include "apps/sgactor/run_directory.h"
 #include "graph/base/status.h"
 #include "graph/plan/plan.h"
+#include "supervision/monitor/device_faults.h"
 #include "supervision/policy/fault_policy.h"
 #include "supervision/policy/storm_breaker.h"
 
@@ -148,8 +150,18 @@ class Cluster {
   void write_state(const Course& course) const;
   [[nodiscard]] int64_t num_active() const;
   [[nodiscard]] bool should_deal_again() const;
-  void take_request(Course& course);
+
+  // --- requests, devices, hosts that are left: cluster_control.cc ---
+  bool take_request(const Work& work);
   void resize(int64_t workers);
+  void inject(const InjectedFault& fault);
+  void on_opaque(const actors::wire::Opaque& message);
+  void on_device_fault(const supervision::DeviceFault& device);
+  [[nodiscard]] bool is_leaving(const Worker& worker) const;
+  [[nodiscard]] int64_t num_staying() const;
+  Status drain_host(const std::string& host);
+  Status drain_node(actors::wire::PeerId node);
+  void end_leaving();
 
   Setup setup_;
   uint64_t job_hash_ = 0;
@@ -168,6 +180,8 @@ class Cluster {
   std::vector<Place> places_;
   std::map<int32_t, int32_t> starting_;  // index to place of those that have not joined yet
   int32_t next_index_ = 0;
+  std::set<actors::wire::PeerId> draining_;  // nodes
+  std::set<int32_t> closed_places_;          // where no worker is started any more
   std::set<int32_t> loading_;  // indices whose answer is waited for
   std::vector<Fault> faults_;  // of the attempt under way
   supervision::StormBreaker storm_;

@@ -35,6 +35,8 @@ void add_cluster_options(CLI::App& sub, ClusterOptions& options) {
       ->check(CLI::Range(0, 65535));
   sub.add_option("--nodes", options.nodes, "MIN:MAX nodes, this host's included");
   sub.add_option("--hosts", options.hosts, "file with a host a line; each is started over ssh");
+  sub.add_option("--ssh", options.ssh,
+                 "program by its path, and options, in place of /usr/bin/ssh");
   sub.add_option("--join-timeout", options.join_timeout_s, "seconds to wait for nodes")
       ->check(CLI::Range(1, 86400));
 }

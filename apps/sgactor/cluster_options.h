@@ -14,12 +14,13 @@ namespace sgactor::apps {
 
 /// What `train` is told about processes. Without any of it the run has one process.
 struct ClusterOptions {
-  int64_t workers = 0;  ///< worker processes; 0: not given
-  int64_t spares = 0;   ///< further ones that host nothing until somebody is lost
-  std::string bind;     ///< address that the control port listens on; empty: loopback
-  int64_t port = 0;     ///< 0: a free one
-  std::string nodes;    ///< "MIN:MAX" or a number; empty: this host alone
-  std::string hosts;    ///< file with a host a line, started over ssh; empty: none
+  int64_t workers = 0;               ///< worker processes; 0: not given
+  int64_t spares = 0;                ///< further ones that host nothing until somebody is lost
+  std::string bind;                  ///< address that the control port listens on; empty: loopback
+  int64_t port = 0;                  ///< 0: a free one
+  std::string nodes;                 ///< "MIN:MAX" or a number; empty: this host alone
+  std::string hosts;                 ///< file with a host a line, started over ssh; empty: none
+  std::string ssh = "/usr/bin/ssh";  ///< program, and options, that starts a host's node
   int64_t join_timeout_s = 60;
 };
 void add_cluster_options(CLI::App& sub, ClusterOptions& options);
@@ -54,7 +55,7 @@ struct HostLine {
 Result<std::vector<HostLine>> read_hosts(const std::string& file);
 
 /// Errors: kInvalidArgument naming --workers and the job's keys, if the mesh cannot be dealt over
-/// that many workers: each hosts as many logical ranks as the next.
+/// that many workers: none may be without a logical rank.
 Status check_mesh_fits(const JobSpec& job, int64_t workers);
 /// Logical ranks of a job's mesh.
 int64_t num_logical_ranks(const JobSpec& job);

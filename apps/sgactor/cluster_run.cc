@@ -98,9 +98,10 @@ Status Cluster::start_course(const Work& work, Course& course) {
       course.mirror_root = shared_mirror_ = run.path + "/mirror";
     }
   }
-  course.from = {work.first_step - 1, work.checkpoint};
+  course.from = {work.first_step - 1, work.checkpoint, work.first_step - 1};
   course.check = std::make_unique<ReplayCheck>(work.observer, course.from, course.mirror_root,
-                                               work.spec.validation_interval);
+                                               work.spec.validation_interval,
+                                               work.plan);
   wire::LoadPlan& message = course.message;
   message.job_hash = job_hash_;
   message.job = setup_.job;
@@ -129,42 +130,15 @@ int64_t Cluster::num_active() const {
 
 bool Cluster::should_deal_again() const {
   if (!setup_.recovers || (memory_ == nullptr && shared_mirror_.empty())) return false;
-  const auto there = static_cast<int64_t>(workers_.size());
+  const int64_t there = num_staying();
   const int64_t active = num_active();
+  const bool leaves = std::any_of(workers_.begin(), workers_.end(), [this](const auto& w) {
+    return is_leaving(w.second) && !w.second.ranks.empty();
+  });
+  if (leaves && there > 0) return true;
   if (active > setup_.num_workers) return true;
   // Once for all that are on their way.
   return active < std::min(setup_.num_workers, there) && starting_.empty();
-}
-
-void Cluster::resize(int64_t workers) {
-  log::info("{} workers from now on, as asked", workers);
-  setup_.num_workers = workers;
-  auto node = nodes_.begin();
-  for (auto n = static_cast<int64_t>(workers_.size() + starting_.size());
-       n < workers && !nodes_.empty(); ++n) {
-    if (node == nodes_.end()) node = nodes_.begin();
-    places_.push_back({node->first, setup_.devices});
-    start_worker_at(static_cast<int32_t>(places_.size()) - 1);
-    ++node;
-  }
-}
-
-/// `sgactor ctl` leaves what it asks for beside the state.
-void Cluster::take_request(Course& course) {
-  const std::string file = RunDirectory{course.work->run_directory}.request();
-  if (::access(file.c_str(), F_OK) != 0) return;
-  std::ostringstream text;
-  text << std::ifstream(file, std::ios::binary).rdbuf();
-  ::unlink(file.c_str());
-  const auto request = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
-  if (!request.is_object() || !request.contains("resize") ||
-      !request["resize"].is_number_integer()) {
-    return log::warn("{}: not understood", file);
-  }
-  const auto workers = request["resize"].get<int64_t>();
-  const auto ranks = static_cast<int64_t>(course.work->plan->ranks.size());
-  if (workers < 1 || workers > ranks) return log::warn("{}: expected 1 to {}", file, ranks);
-  if (workers != setup_.num_workers) resize(workers);
 }
 
 /// Deals all ranks over the workers that are there. Who hosted the same ranks before keeps them.
@@ -176,8 +150,10 @@ Status Cluster::deal(Course& course) {
   }
   std::vector<int32_t> chosen;
   const auto wanted = static_cast<size_t>(setup_.num_workers);
+  const bool all_leave = num_staying() == 0;
   for (const bool active : {true, false}) {
     for (const auto& [index, worker] : workers_) {
+      if (is_leaving(worker) && !all_leave) continue;
       if (worker.ranks.empty() != active && chosen.size() < wanted) chosen.push_back(index);
     }
   }
@@ -223,9 +199,12 @@ wire::Routes Cluster::routes() const {
 /// Returns ok also if a fault ended it early: faults_ says so.
 Status Cluster::load(Course& course, const std::atomic<bool>& stop) {
   SGA_TRY(deal(course));
+  end_leaving();
   write_state(course);
-  course.message.first_step = course.from.step + 1;
+  course.message.first_step = course.from.redo_to + 1;
   course.message.checkpoint = course.from.path;
+  course.message.mirror_root = course.mirror_root;
+  course.message.redo_from = course.from.redo_to > course.from.step ? course.from.step + 1 : 0;
   loading_.clear();
   for (auto& [index, worker] : workers_) {
     if (worker.ranks.empty()) continue;
@@ -249,7 +228,7 @@ Status Cluster::load(Course& course, const std::atomic<bool>& stop) {
 void Cluster::watch(Course& course, const std::atomic<bool>& stop) {
   const bool caught_up = course.check->at_step() >= course.check->last_step();
   if (stop.load() && caught_up) course.stop = true;
-  if (setup_.recovers) take_request(course);
+  if (setup_.recovers && take_request(*course.work)) write_state(course);
   if (caught_up && should_deal_again()) course.pause = true;
   check_silence();
   note_progress(course);
@@ -264,7 +243,7 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
   inputs.observer = course.check.get();
   inputs.stop = &course.stop;
   actors::TrainingSpec spec = course.work->spec;
-  spec.first_step = course.from.step + 1;
+  spec.first_step = course.from.redo_to + 1;
   const actors::Services services{nullptr, nullptr, course.storage.get(),
                                   course.journal_service.get()};
   SGA_ASSIGN(const auto host, actors::create_coordinator_host(spec, inputs, services,
@@ -297,7 +276,7 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
     promise->set_value(outcome);
     session->post();
   };
-  course.check->begin_attempt(course.from.step);
+  course.check->begin_attempt(course.from.redo_to);
   const actors::CoordinatorActor coordinator = actors::spawn_coordinator(session_->system(), host);
   bool told = false;
   while (future.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
@@ -469,7 +448,7 @@ Status Cluster::go_on(Course& course, const Status& failure) {
   course.storage->submit([] { return Status(); }, [&quiet](const Status&) { quiet.set_value(); });
   quiet.get_future().wait();
   course.from = course.check->newest(course.last_step());
-  recovery.from_step = course.from.step;
+  recovery.from_step = course.from.redo_to;
   course.replayed_before = course.check->num_replayed();
   course.recovery = std::move(recovery);
   course.ready_ms = 0;
@@ -494,7 +473,9 @@ void Cluster::note_progress(Course& course) {
 
 void Cluster::write_recovery(Course& course) {
   Recovery& recovery = *course.recovery;
-  if (const auto it = endings_.find(course.recovery_index); it != endings_.end()) {
+  // What a device has reported says more than that its worker was ended for it.
+  const bool of_device = recovery.fault == supervision::to_string(FaultKind::kDeviceFault);
+  if (const auto it = endings_.find(course.recovery_index); it != endings_.end() && !of_device) {
     recovery.culprit = it->second;
   }
   course.log.write(recovery);
@@ -515,6 +496,8 @@ void Cluster::write_state(const Course& course) const {
     w["index"] = index;
     w["pid"] = worker.who.hello.pid;
     w["host"] = worker.who.hello.host;
+    const auto node = nodes_.find(worker.who.hello.node);
+    w["node"] = node == nodes_.end() ? 0 : node->second.who.hello.pid;
     w["ranks"] = worker.ranks;
     out["workers"].push_back(std::move(w));
   }

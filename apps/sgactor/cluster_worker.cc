@@ -8,6 +8,7 @@
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/data_plane.h"
 #include "apps/sgactor/device.h"
+#include "apps/sgactor/fault_injection.h"
 #include "apps/sgactor/model_source.h"
 #include "apps/sgactor/start.h"
 #include "apps/sgactor/strategy_choice.h"
@@ -120,6 +121,7 @@ class Work {
     inputs.initial_state = out->job_->state.get();
     SGA_ASSIGN(out->assembly_, actors::WorkerAssembly::create(
                                    out->job_->spec, inputs, message.ranks, out->services_->view()));
+    if (takes_injections()) out->assembly_->shared().files = out->files_;
     return out;
   }
 
@@ -137,6 +139,9 @@ class Work {
         },
         ranks_.front());
     return {};
+  }
+  Status inject(const InjectedFault& fault) {
+    return apps::inject(fault, assembly_->shared(), *files_);
   }
   /// Ends an attempt, wherever it is. False if its actors do not end: the process is lost then.
   bool abandon(actors::RemoteSession& session) {
@@ -171,6 +176,7 @@ class Work {
   std::unique_ptr<WorkerServices> services_;
   std::unique_ptr<actors::WorkerAssembly> assembly_;
   std::vector<int32_t> ranks_;
+  std::shared_ptr<FaultyFiles> files_ = std::make_shared<FaultyFiles>();
   actors::CoordinatorActor proxy_;
 };
 
@@ -215,6 +221,11 @@ int serve(actors::RemoteSession& session, const WorkerOptions& options, const Co
       if (const Status s = work->run(*routes, session); !s.ok()) {
         session.send(event->peer.id, actors::FaultReport{first_rank(*routes, self), s});
       }
+    } else if (const auto* opaque = std::get_if<wire::Opaque>(&body);
+               opaque && opaque->kind == kInjectFault && work && takes_injections()) {
+      const auto fault = parse_injected(opaque->payload);
+      const Status done = fault.ok() ? work->inject(*fault) : fault.status();
+      if (!done.ok()) log::warn("worker {}: {}", options.index, done.message());
     } else if (const auto* shutdown = std::get_if<wire::Shutdown>(&body)) {
       if (!shutdown->why.ok()) quit_now(options, shutdown->why);
       const Status ended = work ? work->end(session) : Status();
@@ -270,6 +281,8 @@ Result<std::unique_ptr<LoadedJob>> load_plan(const wire::LoadPlan& message,
   }
   out->spec = training_spec(out->job, RunDirectory{message.run_directory}, message.first_step,
                             out->validation.has_value(), scheduler_threads);
+  out->spec.mirror_root = message.mirror_root;
+  out->spec.redo_from = message.redo_from;
   if (!out->spec.trace_file.empty() && !message.ranks.empty()) {
     out->spec.trace_file =
         fmt::format("{}/trace/rank{}_trace.json.gz", message.run_directory, message.ranks.front());

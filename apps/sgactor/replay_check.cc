@@ -1,5 +1,6 @@
 #include "apps/sgactor/replay_check.h"
 
+#include "actors/runtime/update_inputs.h"
 #include "transport/storage/checkpoint.h"
 
 #include <fmt/format.h>
@@ -16,11 +17,12 @@ constexpr size_t kMostPoints = 64;
 }  // namespace
 
 ReplayCheck::ReplayCheck(actors::TrainingObserver* recorder, Point start, std::string mirror_root,
-                         int64_t validation_interval)
+                         int64_t validation_interval, const graph::Plan* plan)
     : recorder_(recorder),
       start_(std::move(start)),
       mirror_root_(std::move(mirror_root)),
       validation_interval_(validation_interval),
+      plan_(plan),
       on_disk_(start_.step),
       at_step_(start_.step) {}
 
@@ -68,7 +70,7 @@ void ReplayCheck::on_checkpoint(int64_t step, const std::string& path,
   const bool mirror = !mirror_root_.empty() && path.starts_with(mirror_root_ + "/");
   {
     const std::lock_guard lock(mutex_);
-    points_.push_back({step, path});
+    points_.push_back({step, path, step});
     if (points_.size() > kMostPoints) points_.erase(points_.begin());
     if (mirror || step <= on_disk_) return;
     on_disk_ = step;
@@ -101,19 +103,42 @@ int64_t ReplayCheck::on_disk() const {
   return on_disk_;
 }
 
+/// Its validation is due and has not been told.
+bool ReplayCheck::owes(int64_t step) const {
+  return validation_interval_ > 0 && step > start_.step && step % validation_interval_ == 0 &&
+         !validated_.contains(step);
+}
+
+/// The newest step up to `target` that owes nothing and to which update inputs lead from `step`;
+/// -1: none, not even `step` itself.
+int64_t ReplayCheck::redo_limit(int64_t step, int64_t target) const {
+  int64_t reached = owes(step) ? -1 : step;
+  for (int64_t k = step + 1; k <= target; ++k) {
+    if (mirror_root_.empty() || !actors::inputs_whole(*plan_, mirror_root_, k)) break;
+    if (!owes(k)) reached = k;
+  }
+  return reached;
+}
+
 ReplayCheck::Point ReplayCheck::newest(int64_t last) const {
   const std::lock_guard lock(mutex_);
+  const int64_t reported = start_.step + static_cast<int64_t>(steps_.size());
+  const int64_t target = std::min(reported, last - 1);
   std::vector<Point> points = points_;
+  points.insert(points.begin(), start_);
+  Point best{start_.step, start_.path, start_.step};
+  // The newest copy of the same reach has the fewest updates to do again.
   std::stable_sort(points.begin(), points.end(),
                    [](const Point& a, const Point& b) { return a.step > b.step; });
-  for (const Point& point : points) {
-    if (point.step >= last) continue;
-    const bool owes = validation_interval_ > 0 && point.step % validation_interval_ == 0 &&
-                      !validated_.contains(point.step);
+  for (Point point : points) {
+    if (point.step > target) continue;
+    point.redo_to = redo_limit(point.step, target);
+    if (point.redo_to <= best.redo_to) continue;
+    const bool is_start = point.step == start_.step && point.path == start_.path;
     // Old ones have been removed meanwhile.
-    if (!owes && transport::Checkpoint::open(point.path).ok()) return point;
+    if (is_start || transport::Checkpoint::open(point.path).ok()) best = point;
   }
-  return start_;
+  return best;
 }
 
 void ReplayCheck::begin_attempt(int64_t step) {

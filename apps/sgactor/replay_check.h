@@ -16,13 +16,15 @@ namespace sgactor::apps {
 class ReplayCheck final : public actors::TrainingObserver {
  public:
   struct Point {
-    int64_t step = 0;  ///< state after it
-    std::string path;  ///< step directory; empty: the run's start
+    int64_t step = 0;     ///< state after it
+    std::string path;     ///< step directory; empty: the run's start
+    int64_t redo_to = 0;  ///< the updates up to this step are done again, from kept inputs
   };
   /// `recorder` outlives this. `start` is where the run began; checkpoints below `mirror_root` are
   /// not the recorder's business. Validation is due each `validation_interval` steps (0: never).
+  /// Update inputs of the ranks of `plan`, which outlives this, lie below `mirror_root`.
   ReplayCheck(actors::TrainingObserver* recorder, Point start, std::string mirror_root,
-              int64_t validation_interval);
+              int64_t validation_interval, const graph::Plan* plan);
 
   void on_step(const actors::StepReport& report) override;
   void on_validation(int64_t step, double loss) override;
@@ -40,8 +42,9 @@ class ReplayCheck final : public actors::TrainingObserver {
   [[nodiscard]] int64_t num_replayed() const;
   /// The newest step on disk, by the run's own checkpoints; the run's start before the first.
   [[nodiscard]] int64_t on_disk() const;
-  /// Where the next attempt begins: the newest whole copy of a step below `last`, behind which
-  /// nothing is owed. Reads it.
+  /// Where the next attempt begins: behind the newest step below `last` that was reported, owes
+  /// nothing, and can be come to from a whole copy of the state by the update inputs kept since.
+  /// Reads the copy.
   Point newest(int64_t last) const;
   /// An attempt begins after `step`.
   void begin_attempt(int64_t step);
@@ -49,6 +52,8 @@ class ReplayCheck final : public actors::TrainingObserver {
   [[nodiscard]] Status status() const;
 
  private:
+  [[nodiscard]] bool owes(int64_t step) const;
+  [[nodiscard]] int64_t redo_limit(int64_t step, int64_t target) const;
   struct Facts {
     uint32_t loss_bits;
     uint64_t sample_hash;
@@ -58,6 +63,7 @@ class ReplayCheck final : public actors::TrainingObserver {
   Point start_;
   std::string mirror_root_;
   int64_t validation_interval_;
+  const graph::Plan* plan_;
   std::vector<Facts> steps_;  // of start_.step + 1 and on
   std::set<int64_t> validated_;
   std::vector<Point> points_;

@@ -37,6 +37,8 @@ WorkerActor::behavior_type echo_worker(WorkerActor::pointer self, CoordinatorAct
       [](const WorkComplete&) {},
       [](const StepPrepared&) {},
       [](const NumbersRead&) {},
+      [](const InputsKept&) {},
+      [](const InputsKept&) {},
       [](const PoolReport&) {},
   };
 }

@@ -1,0 +1,193 @@
+// Cluster: what it is asked for from outside while it runs, by `sgactor ctl` and `sgactor chaos`,
+// and what devices report.
+#include "apps/sgactor/cluster.h"
+#include "apps/sgactor/fault_injection.h"
+#include "graph/base/log.h"
+#include "supervision/monitor/device_faults.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <sstream>
+
+namespace sgactor::apps {
+
+namespace wire = actors::wire;
+using supervision::Action;
+
+namespace {
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+void Cluster::resize(int64_t workers) {
+  log::info("{} workers from now on, as asked", workers);
+  setup_.num_workers = workers;
+  auto node = nodes_.begin();
+  for (auto n = static_cast<int64_t>(workers_.size() + starting_.size());
+       n < workers && !nodes_.empty(); ++n) {
+    if (node == nodes_.end()) node = nodes_.begin();
+    places_.push_back({node->first, setup_.devices});
+    start_worker_at(static_cast<int32_t>(places_.size()) - 1);
+    ++node;
+  }
+}
+
+/// `sgactor ctl` leaves what it asks for beside the state. True if something may have changed.
+bool Cluster::take_request(const Work& work) {
+  const std::string file = RunDirectory{work.run_directory}.request();
+  if (::access(file.c_str(), F_OK) != 0) return false;
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  ::unlink(file.c_str());
+  const auto request = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  if (request.is_object() && request.contains("resize") && request["resize"].is_number_integer()) {
+    const auto workers = request["resize"].get<int64_t>();
+    const auto ranks = static_cast<int64_t>(work.plan->ranks.size());
+    if (workers < 1 || workers > ranks) {
+      log::warn("{}: expected 1 to {}", file, ranks);
+    } else if (workers != setup_.num_workers) {
+      resize(workers);
+    }
+    return true;
+  }
+  if (request.is_object() && request.contains("drain") && request["drain"].is_string()) {
+    const Status status = drain_host(request["drain"].get<std::string>());
+    if (!status.ok()) log::warn("{}", status.message());
+    return status.ok();
+  }
+  const auto fault = parse_injected(text.str());
+  if (!fault.ok()) {
+    log::warn("{}: not understood", file);
+  } else if (takes_injections()) {
+    inject(*fault);
+  } else {
+    log::warn("{}: this run takes no injected faults", file);
+  }
+  return false;
+}
+
+void Cluster::inject(const InjectedFault& fault) {
+  const auto it = workers_.find(fault.worker);
+  if (it == workers_.end()) return log::warn("there is no worker {} to strike", fault.worker);
+  const bool of_node = fault.kind == "xid";
+  session_->send(of_node ? it->second.who.hello.node : it->second.peer,
+                 to_wire(kInjectFault, fault));
+}
+
+// --- devices ---
+
+void Cluster::on_opaque(const wire::Opaque& message) {
+  if (message.kind != kDeviceFault) return;
+  const auto told = parse_injected(message.payload);
+  if (told.ok()) on_device_fault({told->worker, static_cast<int32_t>(told->value)});
+}
+
+void Cluster::on_device_fault(const supervision::DeviceFault& device) {
+  const auto it = workers_.find(device.worker);
+  if (it == workers_.end()) return;  // has gone meanwhile
+  const Worker& worker = it->second;
+  const std::string text = worker.who.name() + ": " + supervision::to_string(device);
+  const Action action = supervision::action_of(device);
+  if (action == Action::kIgnore) return log::info("{}", text);
+  log::warn("{}", text);
+  if (action == Action::kDrainHost) {
+    const Status status = drain_node(worker.who.hello.node);
+    if (!status.ok()) log::warn("{}", status.message());
+    return;
+  }
+  if (action == Action::kQuarantineDevice) closed_places_.insert(worker.place);
+  if (worker.ranks.empty() || !setup_.recovers) {
+    session_->send(worker.who.hello.node, wire::EndWorker{device.worker, false});
+    return;
+  }
+  Fault fault;
+  fault.kind = supervision::FaultKind::kDeviceFault;
+  fault.status = make_status(Code::kDeviceFault, text, Scope::kDevice);
+  fault.index = device.worker;
+  fault.culprit = text;
+  fault.detected_ms = now_ms();
+  fault.detected_unix = unix_seconds();
+  faults_.push_back(std::move(fault));
+}
+
+// --- leaving a host ---
+
+bool Cluster::is_leaving(const Worker& worker) const {
+  return draining_.contains(worker.who.hello.node);
+}
+
+int64_t Cluster::num_staying() const {
+  return std::count_if(workers_.begin(), workers_.end(),
+                       [this](const auto& w) { return !is_leaving(w.second); });
+}
+
+Status Cluster::drain_host(const std::string& host) {
+  std::vector<wire::PeerId> nodes;
+  for (const auto& [id, node] : nodes_) {
+    const wire::Hello& hello = node.who.hello;
+    if (hello.host == host || std::to_string(hello.pid) == host) nodes.push_back(id);
+  }
+  if (nodes.empty()) return invalid_argument("drain " + host + ": there is no such host or node");
+  std::set<wire::PeerId> all = draining_;
+  all.insert(nodes.begin(), nodes.end());
+  const bool others = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+    return !all.contains(w.second.who.hello.node);
+  });
+  if (!others) return invalid_argument("drain " + host + ": no worker would be left");
+  for (const wire::PeerId node : nodes) SGA_TRY(drain_node(node));
+  return {};
+}
+
+/// Its workers host nothing from the next dealing on, which is due after this step.
+Status Cluster::drain_node(wire::PeerId node) {
+  const auto it = nodes_.find(node);
+  if (it == nodes_.end()) return {};
+  const bool others = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+    return w.second.who.hello.node != node && !is_leaving(w.second);
+  });
+  if (!others) {
+    return invalid_argument(it->second.who.name() + " cannot be drained: no worker would be left");
+  }
+  log::info("{} is drained", it->second.who.name());
+  draining_.insert(node);
+  end_leaving();
+  return {};
+}
+
+/// Ends those that leave and host nothing, and nodes that have no other worker.
+void Cluster::end_leaving() {
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    if (!is_leaving(it->second) || !it->second.ranks.empty()) {
+      ++it;
+      continue;
+    }
+    session_->send(it->second.peer, wire::Shutdown{Status()});
+    it = workers_.erase(it);
+  }
+  for (const wire::PeerId node : draining_) {
+    const auto it = nodes_.find(node);
+    const bool busy = std::any_of(workers_.begin(), workers_.end(), [node](const auto& w) {
+      return w.second.who.hello.node == node;
+    });
+    if (it == nodes_.end() || busy) continue;
+    log::info("{} has been left", it->second.who.name());
+    session_->send(node, wire::Shutdown{Status()});
+    nodes_.erase(it);
+  }
+}
+
+}  // namespace sgactor::apps
