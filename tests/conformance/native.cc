@@ -1,5 +1,6 @@
 #include "tests/conformance/native.h"
 
+#include "graph/base/f8.h"
 #include "graph/base/status.h"
 
 #include <cstring>
