@@ -3,8 +3,10 @@
 
 #include "actors/runtime/node_children.h"
 #include "apps/sgactor/chaos_scenario.h"
+#include "apps/sgactor/chaos_striker.h"
 #include "apps/sgactor/cluster_options.h"
 #include "apps/sgactor/cluster_ranks.h"
+#include "apps/sgactor/fault_injection.h"
 #include "apps/sgactor/run_directory.h"
 #include "apps/sgactor/stop_signal.h"
 #include "graph/base/hash.h"
@@ -19,6 +21,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -32,10 +35,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int kPollMs = 2;
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+constexpr int32_t kTrainTag = 0;
 
 std::string read_text(const std::string& file) {
   std::ostringstream out;
@@ -87,95 +87,25 @@ Result<Facts> facts_of(const RunDirectory& run) {
   return out;
 }
 
-/// Counts the lines of a file that grows.
-class LineCount {
- public:
-  explicit LineCount(std::string file) : file_(std::move(file)) {}
-  int64_t now() {
-    std::ifstream in(file_, std::ios::binary);
-    in.seekg(offset_);
-    for (char c = 0; in.get(c);) {
-      ++offset_;
-      lines_ += c == '\n' ? 1 : 0;
-    }
-    return lines_;
+/// Starts the nodes of a scenario but the run's own. False while the run has no token yet.
+Result<bool> join_nodes(actors::NodeChildren& children, const RunDirectory& run,
+                        const ChaosScenario& scenario) {
+  const std::string token = fs::absolute(run.path).string() + "/control/token";
+  std::error_code error;
+  if (!fs::exists(token, error)) return false;
+  const int64_t total = scenario.workers + scenario.spares;
+  const std::vector<std::string> words = {
+      program_file(), "node", "--token=" + token, "--devices=cpu:1",
+      fmt::format("--workers={}", (total + scenario.nodes - 1) / scenario.nodes)};
+  for (int64_t i = 1; i < scenario.nodes; ++i) {
+    SGA_TRY(children.start(words, kTrainTag + 1).status());
   }
-
- private:
-  std::string file_;
-  std::streamoff offset_ = 0;
-  int64_t lines_ = 0;
-};
-
-struct Strike {
-  ChaosFault fault;
-  int64_t step = 0;
-  double unix_time = 0;
-  int64_t pid = 0;
-};
-
-/// Strikes a run that goes on in another process.
-class Striker {
- public:
-  Striker(const ChaosScenario& scenario, RunDirectory run)
-      : scenario_(scenario), run_(std::move(run)), steps_(run_.metrics()) {}
-  /// Does what is due.
-  void look() {
-    if (next_ == scenario_.faults.size()) return;
-    const int64_t step = steps_.now();
-    const ChaosFault& fault = scenario_.faults[next_];
-    if (!fault.in_recovery && step < fault.at_step) return;
-    const Json state = Json::parse(read_text(run_.path + "/control/state.json"), nullptr, false);
-    if (!state.is_object()) return;
-    const auto generation = state.value("generation", int64_t{0});
-    // A recovery shows by the generation that follows.
-    if (fault.in_recovery && generation <= last_generation_) return;
-    const int64_t pid = victim(state, fault);
-    if (pid <= 0 || !is_ours(pid) || struck_before(pid)) return;
-    const int signal = fault.kind == ChaosFault::Kind::kHangWorker ? SIGSTOP : SIGKILL;
-    const double now = unix_seconds();
-    if (::kill(static_cast<pid_t>(pid), signal) != 0) return;
-    strikes_.push_back({fault, step, now, pid});
-    last_generation_ = generation;
-    ++next_;
-  }
-  [[nodiscard]] const std::vector<Strike>& strikes() const { return strikes_; }
-
- private:
-  static int64_t victim(const Json& state, const ChaosFault& fault) {
-    int64_t active = 0;
-    for (const Json& worker : state.value("workers", Json::array())) {
-      const auto ranks = worker.value("ranks", std::vector<int64_t>());
-      if (ranks.empty()) continue;
-      const bool named = fault.rank >= 0
-                             ? std::find(ranks.begin(), ranks.end(), fault.rank) != ranks.end()
-                             : active == fault.worker;
-      if (named) return worker.value("pid", int64_t{0});
-      ++active;
-    }
-    return 0;
-  }
-  /// The system may have given a dead worker's number to another process.
-  [[nodiscard]] bool is_ours(int64_t pid) const {
-    const std::string words = read_text(fmt::format("/proc/{}/cmdline", pid));
-    return words.find(fs::absolute(run_.path).string() + "/control/token") != std::string::npos;
-  }
-  [[nodiscard]] bool struck_before(int64_t pid) const {
-    return std::any_of(strikes_.begin(), strikes_.end(),
-                       [pid](const Strike& s) { return s.pid == pid; });
-  }
-
-  const ChaosScenario& scenario_;
-  const RunDirectory run_;
-  LineCount steps_;
-  size_t next_ = 0;
-  int64_t last_generation_ = 0;
-  std::vector<Strike> strikes_;
-};
+  return true;
+}
 
 /// Trains in a process of its own; `striker` may be null. Errors: kCancelled; how it ended.
 Status train_once(const std::string& job, const RunDirectory& run, const ChaosScenario& scenario,
-                  Striker* striker, const std::atomic<bool>& stop) {
+                  ChaosStriker* striker, const std::atomic<bool>& stop) {
   actors::NodeChildren children;
   std::vector<std::string> words = {program_file(),
                                     "train",
@@ -183,9 +113,13 @@ Status train_once(const std::string& job, const RunDirectory& run, const ChaosSc
                                     "--run-dir=" + run.path,
                                     fmt::format("--workers={}", scenario.workers),
                                     fmt::format("--spares={}", striker ? scenario.spares : 0)};
-  SGA_TRY(children.start(words, 0).status());
+  const int64_t nodes = striker != nullptr ? scenario.nodes : 1;
+  if (nodes > 1) words.push_back(fmt::format("--nodes={}", nodes));
+  SGA_TRY(children.start(words, kTrainTag).status());
+  bool joined = nodes == 1;
   while (true) {
     for (const auto& exit : children.take_exits()) {
+      if (exit.tag != kTrainTag) continue;  // a node that was struck
       if (exit.clean()) return {};
       return internal_error(fmt::format("{}: {}", run.path, exit.how));
     }
@@ -193,6 +127,9 @@ Status train_once(const std::string& job, const RunDirectory& run, const ChaosSc
       children.signal_all(SIGTERM);
       children.end(10'000);
       return make_status(Code::kCancelled, "interrupted");
+    }
+    if (!joined) {
+      SGA_ASSIGN(joined, join_nodes(children, run, scenario));
     }
     if (striker != nullptr) striker->look();
     std::vector<pollfd> fds;
@@ -303,8 +240,10 @@ Result<int> run_chaos(const CommandLine& line, const ChaosRunOptions& options) {
   const std::atomic<bool>& stop = install_stop_signals();
   const RunDirectory quiet{base + "/undisturbed"};
   const RunDirectory struck{base + "/disturbed"};
-  Striker striker(scenario, struck);
+  ChaosStriker striker(scenario, struck);
   Status status = train_once(job_file, quiet, scenario, nullptr, stop);
+  // Before any thread of this process is started, and only for the run that is struck.
+  ::setenv(kInjectVariable, "1", /*overwrite=*/1);
   if (status.ok()) status = train_once(job_file, struck, scenario, &striker, stop);
   if (status.code() == Code::kCancelled) return kExitInterrupted;
   if (!status.ok()) {

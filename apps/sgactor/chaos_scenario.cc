@@ -2,7 +2,7 @@
 
 #include "graph/base/hash.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -13,7 +13,13 @@
 namespace sgactor::apps {
 namespace {
 
-constexpr std::array<std::string_view, 2> kKinds = {"kill_worker", "hang_worker"};
+constexpr std::array<std::string_view, 8> kKinds = {"kill_worker", "hang_worker", "slow_worker",
+                                                    "kill_node",   "kill_actor",  "disk_full",
+                                                    "torn_write",  "xid"};
+// Those that a draw may give: they need nothing else of the scenario.
+constexpr int64_t kNumDrawn = 3;
+constexpr int64_t kMostNodes = 16;
+constexpr int64_t kMostXid = 1023;
 constexpr int64_t kMostFaults = 10'000;
 
 class Reader {
@@ -24,9 +30,10 @@ class Reader {
   }
 
   Result<ChaosScenario> read(const toml::table& root) {
-    SGA_TRY(check_keys(root, {"workers", "spares", "fault", "random"}));
+    SGA_TRY(check_keys(root, {"workers", "spares", "nodes", "fault", "random"}));
     SGA_TRY(number(root, "workers", 1, limits_.num_ranks, out_.workers));
     SGA_TRY(number(root, "spares", 0, 1024, out_.spares));
+    SGA_TRY(number(root, "nodes", 1, kMostNodes, out_.nodes));
     if (const toml::node* faults = root.get("fault")) {
       const toml::array* list = faults->as_array();
       if (list == nullptr) return wrong(*faults, "fault: expected [[fault]]");
@@ -38,6 +45,13 @@ class Reader {
     }
     if (const toml::node* random = root.get("random")) SGA_TRY(read_random(*random));
     if (out_.faults.empty()) return invalid_argument(file_ + ": no fault");
+    const int64_t killed = std::count_if(
+        out_.faults.begin(), out_.faults.end(),
+        [](const ChaosFault& fault) { return fault.kind == ChaosFault::Kind::kKillNode; });
+    if (killed >= out_.nodes) {
+      return invalid_argument(fmt::format("{}: {} of {} nodes are killed; one must be left", file_,
+                                          killed, out_.nodes));
+    }
     // Those that strike in a recovery stay behind the one that they follow.
     int64_t step = 0;
     std::vector<std::pair<int64_t, ChaosFault>> order;
@@ -86,15 +100,20 @@ class Reader {
     const auto text = node->value_exact<std::string>();
     const auto it = text ? std::find(kKinds.begin(), kKinds.end(), *text) : kKinds.end();
     if (it == kKinds.end()) {
-      return wrong(*node, "kind: expected \"kill_worker\" or \"hang_worker\"");
+      return wrong(*node, fmt::format("kind: expected one of {}", fmt::join(kKinds, ", ")));
     }
     fault.kind = static_cast<ChaosFault::Kind>(it - kKinds.begin());
     return {};
   }
   Status read_fault(const toml::table& table) {
     ChaosFault fault;
-    SGA_TRY(check_keys(table, {"kind", "worker", "rank", "at_step"}));
+    SGA_TRY(check_keys(table, {"kind", "worker", "rank", "at_step", "xid"}));
     SGA_TRY(read_kind(table, fault));
+    const bool is_xid = fault.kind == ChaosFault::Kind::kXid;
+    if (is_xid != table.contains("xid")) {
+      return wrong(table, is_xid ? "xid: missing" : "xid: only for kind \"xid\"");
+    }
+    SGA_TRY(number(table, "xid", 1, kMostXid, fault.value));
     SGA_TRY(number(table, "worker", 0, out_.workers - 1, fault.worker));
     SGA_TRY(number(table, "rank", 0, limits_.num_ranks - 1, fault.rank));
     if (fault.worker >= 0 && fault.rank >= 0) {
@@ -120,7 +139,7 @@ class Reader {
     SGA_TRY(number(*table, "count", 1, kMostFaults, count));
     for (int64_t i = 0; i < count; ++i) {
       ChaosFault fault;
-      fault.kind = static_cast<ChaosFault::Kind>(draw(static_cast<int64_t>(kKinds.size())));
+      fault.kind = static_cast<ChaosFault::Kind>(draw(kNumDrawn));
       fault.rank = draw(limits_.num_ranks);
       fault.at_step = draw_step();
       out_.faults.push_back(fault);

@@ -10,18 +10,29 @@ namespace sgactor::apps {
 
 /// One fault of a scenario for real processes.
 struct ChaosFault {
-  enum class Kind : uint8_t { kKillWorker = 0, kHangWorker };
+  enum class Kind : uint8_t {
+    kKillWorker = 0,  ///< SIGKILL
+    kHangWorker,      ///< SIGSTOP
+    kSlowWorker,      ///< SIGSTOP and SIGCONT in bursts shorter than suspicion: no recovery follows
+    kKillNode,        ///< SIGKILL of the worker's node, and so of all its workers
+    kKillActor,       ///< an exception leaves a handler of one of the worker's actors
+    kDiskFull,        ///< the worker's next write of a checkpoint or mirror finds no space
+    kTornWrite,       ///< the worker dies in the middle of that write
+    kXid,             ///< the worker's device reports XID `value`
+  };
   Kind kind = Kind::kKillWorker;
   int64_t worker = -1;       ///< of those that host ranks then, in order; -1: the host of `rank`
   int64_t rank = -1;         ///< logical
   int64_t at_step = 0;       ///< strikes once this step is committed
   bool in_recovery = false;  ///< strikes as soon as the recovery from the one before has begun
+  int64_t value = 0;         ///< kXid: the code
 };
 std::string_view to_string(ChaosFault::Kind kind);
 
 struct ChaosScenario {
   int64_t workers = 2;
   int64_t spares = 0;
+  int64_t nodes = 1;               ///< node processes, all on this host
   std::vector<ChaosFault> faults;  ///< in the order in which they strike
 };
 
@@ -34,13 +45,16 @@ struct ChaosLimits {
 /// A TOML file:
 ///   workers = 2
 ///   spares = 1
+///   nodes = 2              # 1 without; workers and spares are spread over them
 ///   [[fault]]
-///   kind = "kill_worker"   # or "hang_worker"
+///   kind = "kill_worker"   # or another name of ChaosFault::Kind
 ///   worker = 1             # or rank = 3; drawn from the seed without either
 ///   at_step = 20           # drawn from the seed without; "recovery": of the fault before
-///   [random]               # further faults, drawn from the seed
+///   xid = 79               # of kind "xid": a code of the driver
+///   [random]               # further faults, drawn from the seed: workers killed, hung, slow
 ///   count = 3
-/// Errors: kInvalidArgument, "FILE:LINE: …" naming what does not exist.
+/// Errors: kInvalidArgument, "FILE:LINE: …" naming what does not exist, and what nobody would be
+/// left to recover from (more nodes killed than all but one).
 Result<ChaosScenario> parse_scenario(std::string_view toml, const std::string& file,
                                      const ChaosLimits& limits, uint64_t seed);
 

@@ -9,9 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <poll.h>
 
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <sstream>
 
@@ -21,11 +23,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kPollMs = 10;
+constexpr int64_t kMostWorkers = 65536;
 
 struct CtlOptions {
   std::string run;
   std::string action;
-  int64_t workers = 0;
+  std::string target;   ///< number of workers, or host
+  int64_t workers = 0;  ///< of target, for resize
   int64_t timeout_s = 60;
 };
 
@@ -50,13 +54,32 @@ Result<int> status(const CtlOptions& options) {
               static_cast<long long>(state.value("committed", int64_t{0})));
   for (const Json& worker : state["workers"]) {
     const Json ranks = worker.value("ranks", Json::array());
-    std::printf("worker %-4lld  pid %lld on %s, %s\n",
+    std::printf("worker %-4lld  pid %lld on %s (node %lld), %s\n",
                 static_cast<long long>(worker.value("index", int64_t{0})),
                 static_cast<long long>(worker.value("pid", int64_t{0})),
                 worker.value("host", "").c_str(),
+                static_cast<long long>(worker.value("node", int64_t{0})),
                 ranks.empty() ? "spare" : ("ranks " + ranks.dump()).c_str());
   }
   return kExitDone;
+}
+
+/// Leaves a request for the run and waits until `done` says so of its state.
+Result<int> ask(const CtlOptions& options, const Json& request,
+                const std::function<bool(const Json&)>& done) {
+  const RunDirectory run{options.run};
+  SGA_TRY(transport::write_file_atomic(run.request(), request.dump() + "\n"));
+  const std::atomic<bool>& stop = install_stop_signals();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.timeout_s);
+  while (!stop.load() && std::chrono::steady_clock::now() < deadline) {
+    const auto now = read_state(run);
+    if (!now.ok()) return now.status().with_context("the run has ended");
+    if (done(*now)) return kExitDone;
+    ::poll(nullptr, 0, kPollMs);
+  }
+  std::fprintf(stderr, "sgactor: the run has not changed within %lld s\n",
+               static_cast<long long>(options.timeout_s));
+  return kExitFailed;
 }
 
 Result<int> resize(const CtlOptions& options) {
@@ -69,30 +92,59 @@ Result<int> resize(const CtlOptions& options) {
         options.workers, ranks, ranks == 1 ? "" : "s", ranks));
   }
   const Json request = {{"resize", options.workers}};
-  SGA_TRY(transport::write_file_atomic(run.request(), request.dump() + "\n"));
-  const std::atomic<bool>& stop = install_stop_signals();
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.timeout_s);
-  while (!stop.load() && std::chrono::steady_clock::now() < deadline) {
-    const auto now = read_state(run);
-    if (!now.ok()) return now.status().with_context("the run has ended");
-    if (num_active(*now) == options.workers) {
-      std::printf("%lld workers\n", static_cast<long long>(options.workers));
-      return kExitDone;
-    }
-    ::poll(nullptr, 0, kPollMs);
-  }
-  std::fprintf(stderr, "sgactor: the run has not changed within %lld s\n",
-               static_cast<long long>(options.timeout_s));
-  return kExitFailed;
+  return ask(options, request, [&](const Json& state) {
+    if (num_active(state) != options.workers) return false;
+    std::printf("%lld workers\n", static_cast<long long>(options.workers));
+    return true;
+  });
 }
 
-Result<int> ctl(const CtlOptions& options) {
+/// Hosts go by their name, or one of their nodes by its process id: several may be on one host.
+bool is_on(const Json& worker, const std::string& host) {
+  return worker.value("host", "") == host ||
+         std::to_string(worker.value("node", int64_t{0})) == host;
+}
+
+Result<int> drain(const CtlOptions& options) {
+  SGA_ASSIGN(const Json before, read_state({options.run}));
+  int64_t there = 0;
+  const auto total = static_cast<int64_t>(before["workers"].size());
+  for (const Json& worker : before["workers"]) there += is_on(worker, options.target) ? 1 : 0;
+  if (there == 0) {
+    return invalid_argument("drain " + options.target + ": no worker of the run is there");
+  }
+  if (there == total) {
+    return invalid_argument("drain " + options.target + ": no worker would be left elsewhere");
+  }
+  const Json request = {{"drain", options.target}};
+  return ask(options, request, [&](const Json& state) {
+    int64_t elsewhere = 0;
+    for (const Json& worker : state["workers"]) elsewhere += is_on(worker, options.target) ? 0 : 1;
+    if (elsewhere != static_cast<int64_t>(state["workers"].size())) return false;
+    std::printf("%s is drained; %lld workers are left, %lld of them with ranks\n",
+                options.target.c_str(), static_cast<long long>(elsewhere),
+                static_cast<long long>(num_active(state)));
+    return true;
+  });
+}
+
+Result<int> ctl(CtlOptions options) {
   if (options.action == "status") {
-    if (options.workers == 0) return status(options);
+    if (options.target.empty()) return status(options);
     return invalid_argument("ctl RUN status: takes no number of workers");
   }
-  if (options.workers > 0) return resize(options);
-  return invalid_argument("ctl RUN resize: expected a number of workers");
+  if (options.action == "drain") {
+    if (!options.target.empty()) return drain(options);
+    return invalid_argument("ctl RUN drain: expected a host, or the process id of a node");
+  }
+  const std::string& text = options.target;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), options.workers);
+  const bool good = error == std::errc() && end == text.data() + text.size() &&
+                    options.workers >= 1 && options.workers <= kMostWorkers;
+  if (good) return resize(options);
+  return invalid_argument(
+      fmt::format("ctl RUN resize: expected a number of workers from 1 to {}", kMostWorkers));
 }
 
 }  // namespace
@@ -101,12 +153,15 @@ void add_ctl(CLI::App& app, CommandLine& line) {
   CLI::App* sub = app.add_subcommand("ctl", "look at a run that goes on, and change it");
   auto options = std::make_shared<CtlOptions>();
   sub->add_option("run", options->run, "its run directory")->required();
-  sub->add_option("action", options->action,
-                  "status: who hosts what; resize: deal the ranks over WORKERS workers")
+  sub->add_option(
+         "action", options->action,
+         "status: who hosts what; resize: deal the ranks over that many workers; drain: leave "
+         "a host")
       ->required()
-      ->check(CLI::IsMember({"status", "resize"}));
-  sub->add_option("workers", options->workers, "for resize: processes that host ranks")
-      ->check(CLI::Range(1, 65536));
+      ->check(CLI::IsMember({"status", "resize", "drain"}));
+  sub->add_option("target", options->target,
+                  "for resize: processes that host ranks; for drain: a host's name, or the process "
+                  "id of its node");
   sub->add_option("--timeout", options->timeout_s, "seconds to wait for it")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();

@@ -6,8 +6,10 @@
 #include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/device.h"
+#include "apps/sgactor/fault_injection.h"
 #include "apps/sgactor/stop_signal.h"
 #include "graph/base/log.h"
+#include "supervision/monitor/device_faults.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -44,6 +46,10 @@ class Node {
         session_.send(wire::kCoordinatorPeer, wire::WorkerExited{exit.tag, exit.pid, exit.how});
       }
       while (auto event = session_.next(0)) on_event(*event);
+      while (const auto fault = device_faults_.next()) {
+        session_.send(wire::kCoordinatorPeer,
+                      to_wire(kDeviceFault, {"xid", fault->worker, fault->xid}));
+      }
     }
     if (!children_.end(exit_code_ == kExitDone ? kGraceMs : 0) && exit_code_ == kExitDone) {
       log::warn("node {}: workers did not end in time and were killed", host_name());
@@ -70,6 +76,11 @@ class Node {
         start_workers(*order, event.envelope.receiver);
       } else if (const auto* end = std::get_if<wire::EndWorker>(&body)) {
         children_.kill(end->index, end->only_if_stopped);
+      } else if (const auto* opaque = std::get_if<wire::Opaque>(&body)) {
+        const auto fault = parse_injected(opaque->payload);
+        if (opaque->kind == kInjectFault && fault.ok() && takes_injections()) {
+          device_faults_.add({fault->worker, static_cast<int32_t>(fault->value)});
+        }
       } else if (const auto* shutdown = std::get_if<wire::Shutdown>(&body)) {
         over_ = true;
         exit_code_ = shutdown->why.ok() ? kExitDone : kExitFailed;
@@ -99,6 +110,7 @@ class Node {
   const NodeOptions& options_;
   const std::string coordinator_;
   actors::NodeChildren children_;
+  supervision::InjectedDeviceFaults device_faults_;
   bool over_ = false;
   bool told_stop_ = false;
   int exit_code_ = kExitDone;

@@ -1,0 +1,109 @@
+#include "tests/fault/process/fault_program.h"
+
+namespace sgactor::tests {
+namespace {
+
+/// The scenarios that ship, one a kind of fault.
+class ChaosKinds : public FaultTest {
+ protected:
+  /// The report of `sgactor chaos` over a scenario of apps/examples/chaos, which must agree.
+  nlohmann::json report_of(const std::string& scenario, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> args = {
+        "chaos",     "job.toml",    std::string(SGA_SCENARIOS) + "/" + scenario + ".toml",
+        "--run-dir", path("chaos"), "--seed",
+        "3",         "--json"};
+    args.insert(args.end(), ranks_.begin(), ranks_.end());
+    args.insert(args.end(), more.begin(), more.end());
+    const ProgramResult result = run(args);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    log_ = result.err;
+    const size_t at = result.out.rfind("\n{");
+    const nlohmann::json out = nlohmann::json::parse(
+        result.out.substr(at == std::string::npos ? 0 : at), nullptr, /*allow_exceptions=*/false);
+    if (!out.is_object()) return nlohmann::json::object();
+    EXPECT_EQ(out["divergences"], 0);
+    EXPECT_EQ(out["faults"].size(), out["faults_planned"]);
+    return out;
+  }
+  std::string log_;
+};
+
+TEST_F(ChaosKinds, ASlowWorkerIsLeftInPeace) {
+  // Long enough for all bursts.
+  const nlohmann::json report = report_of("slow-worker", {"--training.steps=300"});
+  EXPECT_EQ(report["faults"][0]["kind"], "slow_worker");
+  EXPECT_EQ(report["recoveries"].size(), 0U) << report.dump();
+}
+
+TEST_F(ChaosKinds, TheWorkersOfAnotherNodeCarryOn) {
+  const nlohmann::json report = report_of("kill-node");
+  ASSERT_GE(report["recoveries"].size(), 1U);
+  EXPECT_EQ(report["recoveries"][0]["workers"], 1);
+}
+
+TEST_F(ChaosKinds, AnActorThatFailsCostsNoBit) {
+  const nlohmann::json report = report_of("kill-actor");
+  ASSERT_EQ(report["recoveries"].size(), 1U);
+  EXPECT_EQ(report["recoveries"][0]["fault"], "actor failure");
+  EXPECT_NE(report["recoveries"][0].dump().find("injected"), std::string::npos);
+}
+
+TEST_F(ChaosKinds, AFullDiskIsSaidAndSurvived) {
+  // Checkpoints on disk while there are steps left, so that the fault meets a write.
+  const nlohmann::json report = report_of("disk-full", {"--checkpoint.interval=5"});
+  EXPECT_NE((log_ + report.dump()).find("No space left on device"), std::string::npos)
+      << log_ << report.dump();
+}
+
+TEST_F(ChaosKinds, ATornWriteIsNeverTakenForACheckpoint) {
+  const nlohmann::json report = report_of("torn-write", {"--checkpoint.interval=5"});
+  ASSERT_EQ(report["recoveries"].size(), 1U);
+  EXPECT_EQ(report["recoveries"][0]["fault"], "worker exit");
+}
+
+TEST_F(ChaosKinds, AnXidIsAnsweredAsTheTableSays) {
+  const nlohmann::json reset = report_of("xid-reset");
+  ASSERT_EQ(reset["recoveries"].size(), 1U);
+  EXPECT_EQ(reset["recoveries"][0]["fault"], "device fault");
+  EXPECT_NE(reset["recoveries"][0]["culprit"].get<std::string>().find(
+                "XID 95 (UNCONTAINED_ERROR): reset device"),
+            std::string::npos)
+      << reset.dump();
+  std::filesystem::remove_all(path("chaos"));
+  const nlohmann::json ignored = report_of("xid-ignore");
+  EXPECT_EQ(ignored["recoveries"].size(), 0U) << ignored.dump();
+}
+
+TEST_F(ChaosKinds, ADeviceThatFallsOffTheBusDrainsItsHost) {
+  const nlohmann::json report = report_of("xid-drain", {"--training.steps=300"});
+  ASSERT_EQ(report["recoveries"].size(), 1U) << report.dump();
+  EXPECT_EQ(report["recoveries"][0]["fault"], "resize");
+  EXPECT_EQ(report["recoveries"][0]["workers"], 1);
+}
+
+TEST_F(ChaosKinds, WhatDoesNotExistIsRefusedBeforeTraining) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[[fault]]\nkind = \"kill_node\"\n", "1 of 1 nodes are killed; one must be left"},
+      {"[[fault]]\nkind = \"xid\"\n", "scenario.toml:1: xid: missing"},
+      {"[[fault]]\nkind = \"xid\"\nxid = -3\n", "scenario.toml:3: xid: expected a number"},
+      {"[[fault]]\nkind = \"kill_actor\"\nxid = 79\n", "scenario.toml:1: xid: only for kind"},
+      {"nodes = 0\n", "scenario.toml:1: nodes: expected a number from 1"}};
+  for (const auto& [text, message] : cases) {
+    write("scenario.toml", text);
+    expect_refused({"chaos", "job.toml", "scenario.toml", "--run-dir", path("chaos")}, {message});
+  }
+}
+
+TEST_F(ChaosKinds, ARunThatWasNotStartedForItTakesNoInjectedFault) {
+  const int pid = start(train("run", {"--workers", "2", "--spares", "1", "--training.steps=400"}));
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  write("run/control/request.json", "{\"inject\":\"kill_actor\",\"worker\":0,\"value\":0}\n");
+  ASSERT_TRUE(wait_for([&] { return !exists("run/control/request.json"); }));
+  const ProgramResult result = wait(pid);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("takes no injected faults"), std::string::npos) << result.err;
+  EXPECT_TRUE(recoveries("run").empty());
+}
+
+}  // namespace
+}  // namespace sgactor::tests
