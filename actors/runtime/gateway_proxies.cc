@@ -44,7 +44,6 @@ WorkerActor::behavior_type worker_proxy(WorkerProxy self, const GatewayActor& ga
       [self](const StepPrepared&) { not_here(self, "step_prepared"); },
       [self](const NumbersRead&) { not_here(self, "numbers_read"); },
       [self](const InputsKept&) { not_here(self, "inputs_kept"); },
-      [self](const InputsKept&) { not_here(self, "inputs_kept"); },
       [self](const PoolReport&) { not_here(self, "pool_report"); },
   };
 }

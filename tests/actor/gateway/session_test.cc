@@ -38,7 +38,6 @@ WorkerActor::behavior_type echo_worker(WorkerActor::pointer self, CoordinatorAct
       [](const StepPrepared&) {},
       [](const NumbersRead&) {},
       [](const InputsKept&) {},
-      [](const InputsKept&) {},
       [](const PoolReport&) {},
   };
 }
