@@ -1,0 +1,102 @@
+#include "supervision/monitor/device_faults.h"
+#include "supervision/monitor/hang_report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace sgactor::supervision {
+namespace {
+
+PendingOperation pending(uint64_t key, int64_t waited_ms, std::vector<int32_t> members) {
+  PendingOperation out;
+  out.lane = 1;
+  out.launch = "reduce" + std::to_string(key);
+  out.key = key;
+  out.step = 7;
+  out.waited_ms = waited_ms;
+  out.members = std::move(members);
+  return out;
+}
+
+RankView view(int32_t rank, std::vector<PendingOperation> operations, bool heard = true) {
+  RankView out;
+  out.rank = rank;
+  out.heard = heard;
+  out.pending = std::move(operations);
+  return out;
+}
+
+TEST(HangReport, NamesTheRankThatDidNotJoin) {
+  const std::vector<RankView> views = {view(0, {pending(5, 400, {0, 1, 2})}),
+                                       view(1, {}, /*heard=*/false),
+                                       view(2, {pending(5, 900, {0, 1, 2})})};
+  const HangReport report = find_hang(views);
+  ASSERT_EQ(report.stuck.size(), 1U);
+  EXPECT_EQ(report.stuck[0].waiting, (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(report.stuck[0].missing, std::vector<int32_t>{1});
+  EXPECT_EQ(report.stuck[0].operation.waited_ms, 900);
+  EXPECT_EQ(report.culprits, std::vector<int32_t>{1});
+  const std::string text = to_text(report, views);
+  EXPECT_NE(text.find("waiting for rank 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 0, 2 in reduce5 (lane 1, step 7, micro-batch 0"), std::string::npos);
+  EXPECT_NE(text.find("rank 1: its worker does not answer"), std::string::npos) << text;
+}
+
+TEST(HangReport, FollowsAChainToItsEnd) {
+  // 0 waits for 1, which waits for 2, which waits for nobody.
+  RankView last = view(2, {});
+  last.actors.push_back({"subgraph layer3", "handle_ready", 7, 1200});
+  const std::vector<RankView> views = {view(0, {pending(1, 300, {0, 1})}),
+                                       view(1, {pending(2, 800, {1, 2})}), last};
+  const HangReport report = find_hang(views);
+  ASSERT_EQ(report.stuck.size(), 2U);
+  EXPECT_EQ(report.stuck[0].operation.key, 2U) << "who has waited longest comes first";
+  EXPECT_EQ(report.culprits, std::vector<int32_t>{2});
+  const std::string text = to_text(report, views);
+  EXPECT_NE(text.find("rank 2: subgraph layer3 handled handle_ready of step 7 1200 ms ago"),
+            std::string::npos)
+      << text;
+}
+
+TEST(HangReport, WhatAllHaveStartedIsUnderWay) {
+  const std::vector<RankView> views = {view(0, {pending(1, 50, {0, 1})}),
+                                       view(1, {pending(1, 60, {0, 1})})};
+  const HangReport report = find_hang(views);
+  EXPECT_TRUE(report.stuck.empty());
+  EXPECT_TRUE(report.culprits.empty());
+}
+
+TEST(HangReport, OtherStepsAndMicroBatchesAreOtherExecutions) {
+  PendingOperation later = pending(1, 10, {0, 1});
+  later.micro_batch = 1;
+  const HangReport report = find_hang({view(0, {pending(1, 50, {0, 1})}), view(1, {later})});
+  EXPECT_EQ(report.stuck.size(), 2U);
+  EXPECT_TRUE(report.culprits.empty()) << "each waits for the other";
+}
+
+TEST(HangReport, TheOrderOfTheViewsDoesNotMatter) {
+  std::vector<RankView> views = {view(0, {pending(1, 300, {0, 1})}),
+                                 view(1, {pending(2, 300, {1, 2})}), view(2, {})};
+  const std::string text = to_text(find_hang(views), views);
+  std::reverse(views.begin(), views.end());
+  EXPECT_EQ(to_text(find_hang(views), views), text);
+}
+
+TEST(DeviceFaults, ComeInOrderAndAsTheTableSays) {
+  InjectedDeviceFaults faults;
+  EXPECT_FALSE(faults.next().has_value());
+  faults.add({0, 79});
+  faults.add({1, 31});
+  const auto first = faults.next();
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->xid, 79);
+  EXPECT_EQ(action_of(*first), Action::kDrainHost);
+  EXPECT_EQ(to_string(*first), "XID 79 (GPU_HAS_FALLEN_OFF_THE_BUS): drain host");
+  EXPECT_EQ(action_of(*faults.next()), Action::kReplaceWorker);
+  EXPECT_FALSE(faults.next().has_value());
+  EXPECT_EQ(to_string(DeviceFault{0, 999}), "XID 999 (unknown): reset device");
+}
+
+}  // namespace
+}  // namespace sgactor::supervision
