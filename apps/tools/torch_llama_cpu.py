@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains llama-15m with stock PyTorch on a CPU and prints one JSON line with tokens/s: the other
+"""Trains llama-15m or llama-125m with stock PyTorch on a CPU and prints one JSON line with tokens/s: the other
 side of `make bench`. Eager and torch.compile, with the same shapes, threads and work a step as
 sgactor's bench: forward, backward, gradient accumulation, clipping by global norm, AdamW, float32.
 
 needs: pip install torch      (torch.compile also needs a C++ compiler)
 
-usage: torch_llama_cpu.py [--mode eager|compile|both] [--batch N] [--seq N] [--accumulate N]
+usage: torch_llama_cpu.py [--model llama-15m|llama-125m] [--mode eager|compile|both] [--batch N] [--seq N] [--accumulate N]
                           [--threads N] [--steps N] [--warmup N]
 """
 import argparse
@@ -22,9 +22,18 @@ try:
 except ImportError as error:
     sys.exit(f"torch_llama_cpu.py: {error}; pip install torch")
 
-# Preset llama-15m: embeddings tied, as many key/value heads as heads.
-VOCAB, HIDDEN, LAYERS, HEADS, FFN, EPS, THETA = 32000, 288, 6, 6, 768, 1e-5, 10000.0
-HEAD_DIM = HIDDEN // HEADS
+VOCAB, EPS, THETA = 32000, 1e-5, 10000.0
+
+
+class Preset:
+    """Embeddings tied, as many key/value heads as heads."""
+
+    def __init__(self, hidden, layers, heads, ffn):
+        self.hidden, self.layers, self.heads, self.ffn = hidden, layers, heads, ffn
+        self.head_dim = hidden // heads
+
+
+PRESETS = {"llama-15m": Preset(288, 6, 6, 768), "llama-125m": Preset(768, 12, 12, 2048)}
 
 
 def linear(inputs, outputs):
@@ -37,39 +46,40 @@ def rotate(x, cos, sin):
 
 
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, p):
         super().__init__()
-        self.attention_norm = nn.RMSNorm(HIDDEN, eps=EPS)
-        self.mlp_norm = nn.RMSNorm(HIDDEN, eps=EPS)
-        self.qkv = linear(HIDDEN, 3 * HIDDEN)
-        self.out = linear(HIDDEN, HIDDEN)
-        self.gate_up = linear(HIDDEN, 2 * FFN)
-        self.down = linear(FFN, HIDDEN)
+        self.p = p
+        self.attention_norm = nn.RMSNorm(p.hidden, eps=EPS)
+        self.mlp_norm = nn.RMSNorm(p.hidden, eps=EPS)
+        self.qkv = linear(p.hidden, 3 * p.hidden)
+        self.out = linear(p.hidden, p.hidden)
+        self.gate_up = linear(p.hidden, 2 * p.ffn)
+        self.down = linear(p.ffn, p.hidden)
 
     def forward(self, h, cos, sin):
         b, t, _ = h.shape
-        qkv = self.qkv(self.attention_norm(h)).view(b, t, 3, HEADS, HEAD_DIM)
+        qkv = self.qkv(self.attention_norm(h)).view(b, t, 3, self.p.heads, self.p.head_dim)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         o = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v,
                                            is_causal=True)
-        h = h + self.out(o.transpose(1, 2).reshape(b, t, HIDDEN))
+        h = h + self.out(o.transpose(1, 2).reshape(b, t, self.p.hidden))
         gate, up = self.gate_up(self.mlp_norm(h)).chunk(2, dim=-1)
         return h + self.down(F.silu(gate) * up)
 
 
 class Llama(nn.Module):
-    def __init__(self, seq_len):
+    def __init__(self, p, seq_len):
         super().__init__()
-        self.embedding = nn.Embedding(VOCAB, HIDDEN)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        self.norm = nn.RMSNorm(HIDDEN, eps=EPS)
-        inverse = 1.0 / THETA ** (torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM)
+        self.embedding = nn.Embedding(VOCAB, p.hidden)
+        self.layers = nn.ModuleList(Layer(p) for _ in range(p.layers))
+        self.norm = nn.RMSNorm(p.hidden, eps=EPS)
+        inverse = 1.0 / THETA ** (torch.arange(0, p.head_dim, 2).float() / p.head_dim)
         angles = torch.outer(torch.arange(seq_len).float(), inverse)
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
-        for p in self.parameters():
-            if p.dim() > 1:
-                nn.init.normal_(p, std=0.02)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens, targets):
         h = self.embedding(tokens)
@@ -81,7 +91,7 @@ class Llama(nn.Module):
 
 def measure(args, compiled):
     torch.manual_seed(0)
-    model = Llama(args.seq)
+    model = Llama(PRESETS[args.model], args.seq)
     decayed = [p for p in model.parameters() if p.dim() > 1]
     kept = [p for p in model.parameters() if p.dim() == 1]
     adamw = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1},
@@ -115,7 +125,8 @@ def positive(text):
 
 def main():
     parser = argparse.ArgumentParser(
-        description="Tokens/s of llama-15m with stock PyTorch on a CPU, as one JSON line.")
+        description="Tokens/s of a small Llama with stock PyTorch on a CPU, as one JSON line.")
+    parser.add_argument("--model", choices=tuple(PRESETS), default="llama-15m")
     parser.add_argument("--mode", choices=("eager", "compile", "both"), default="both")
     parser.add_argument("--batch", type=positive, default=4, help="sequences a micro-batch")
     parser.add_argument("--seq", type=positive, default=256, help="tokens a sequence")
@@ -127,8 +138,8 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     result = {
-        "model": "llama-15m",
-        "params": sum(p.numel() for p in Llama(args.seq).parameters()),
+        "model": args.model,
+        "params": sum(p.numel() for p in Llama(PRESETS[args.model], args.seq).parameters()),
         "batch": args.batch,
         "seq": args.seq,
         "accumulate": args.accumulate,
