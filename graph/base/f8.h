@@ -25,7 +25,7 @@ constexpr F8Format f8_format(DType dtype) {
 /// `amax` into range, between 2^-100 and 2^100, so that dividing is exact. Where nothing is known
 /// of the tensor (amax is not above 0): 1 for f8e4m3, which holds activations and weights, and
 /// 2^-14 for f8e5m2, which holds gradients of a mean over many tokens. Pre: amax is not infinite.
-inline float f8_scale(DType dtype, float amax) {
+constexpr float f8_scale(DType dtype, float amax) {
   if (!(amax > 0)) return dtype == DType::kF8E4M3 ? 1.0F : 0x1p-14F;
   const auto bits = std::bit_cast<uint32_t>(amax / f8_format(dtype).largest);
   const int exponent = static_cast<int>(bits >> 23) - 127 + ((bits & 0x7fffffU) != 0 ? 1 : 0);

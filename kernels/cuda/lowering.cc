@@ -83,6 +83,12 @@ constexpr Row kTable[] = {
     {OpKind::kCrossEntropyCombine, lower_cross_entropy_shard},
     {OpKind::kCrossEntropyShardGrad, lower_cross_entropy_shard},
     {OpKind::kSliceShard, lower_slice_shard},
+    {OpKind::kQuantizeF8, lower_quantize_f8},
+    {OpKind::kQuantizeF8Observed, lower_quantize_f8},
+    {OpKind::kQuantizeF8Both, lower_quantize_f8},
+    {OpKind::kScaledMatmul, lower_scaled_matmul},
+    {OpKind::kScaledMatmulAccumulate, lower_scaled_matmul},
+    {OpKind::kUpdateAmax, lower_update_amax},
 };
 
 }  // namespace

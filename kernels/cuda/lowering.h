@@ -82,6 +82,9 @@ Status lower_flash_attention_grad(Lowering& low, const graph::Op& op);
 
 Status lower_linear_cross_entropy(Lowering& low, const graph::Op& op);
 Status lower_fused_pointwise(Lowering& low, const graph::Op& op);
+Status lower_quantize_f8(Lowering& low, const graph::Op& op);
+Status lower_scaled_matmul(Lowering& low, const graph::Op& op);
+Status lower_update_amax(Lowering& low, const graph::Op& op);
 // One rank's part of ops over a dim that is cut.
 Status lower_cross_entropy_shard(Lowering& low, const graph::Op& op);
 Status lower_slice_shard(Lowering& low, const graph::Op& op);

@@ -39,6 +39,10 @@ Result<cudaDataType_t> data_type(DType t) {
       return CUDA_R_16BF;
     case DType::kF16:
       return CUDA_R_16F;
+    case DType::kF8E4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kF8E5M2:
+      return CUDA_R_8F_E5M2;
     default:
       return unsupported(fmt::format("no product of {}", dtype_name(t)));
   }
@@ -96,6 +100,7 @@ class Stopwatch {
 std::string MatmulShape::name() const {
   std::string text = fmt::format("{} {} {}{} {}x{}x{}x{}", dtype_name(operands), dtype_name(result),
                                  trans_a ? 't' : 'n', trans_b ? 't' : 'n', batch, m, n, k);
+  if (is_scaled()) text = fmt::format("{} x {}", dtype_name(operands_b), text);
   if (accumulate) text += " acc";
   if (stride_a + stride_b + stride_y > 0)
     text += fmt::format(" strides {} {} {}", stride_a, stride_b, stride_y);
@@ -139,7 +144,8 @@ Status Matmul::describe(const MatmulShape& s) {
   const auto dense = [](int64_t given, int64_t columns) { return given > 0 ? given : columns; };
   const int64_t b_columns = s.trans_b ? s.k : s.n;
   const int64_t a_columns = s.trans_a ? s.m : s.k;
-  SGA_TRY(make_layout(&left_, in, b_columns, s.trans_b ? s.n : s.k, dense(s.stride_b, b_columns),
+  SGA_ASSIGN(const cudaDataType_t in_b, data_type(s.is_scaled() ? s.operands_b : s.operands));
+  SGA_TRY(make_layout(&left_, in_b, b_columns, s.trans_b ? s.n : s.k, dense(s.stride_b, b_columns),
                       s.batch));
   SGA_TRY(make_layout(&right_, in, a_columns, s.trans_a ? s.k : s.m, dense(s.stride_a, a_columns),
                       s.batch));
@@ -224,7 +230,7 @@ Result<int> Matmul::measure(CudaDevice& device, const MatmulShape& s,
   for (int i = 0; i < count; ++i) {
     const auto run = [&] {
       return run_with(candidates[i].algo, nullptr, a->data(), b->data(), y->data(),
-                      workspace->data(), static_cast<int64_t>(candidates[i].workspaceSize))
+                      workspace->data(), static_cast<int64_t>(candidates[i].workspaceSize), {})
           .ok();
     };
     if (candidates[i].state != CUBLAS_STATUS_SUCCESS) continue;
@@ -242,22 +248,35 @@ Result<int> Matmul::measure(CudaDevice& device, const MatmulShape& s,
 }
 
 Status Matmul::run_with(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const void* a,
-                        const void* b, void* y, void* workspace, int64_t workspace_bytes) const {
+                        const void* b, void* y, void* workspace, int64_t workspace_bytes,
+                        MatmulScales scales) const {
   const double one_f64 = 1;
   const double beta_f64 = accumulate_ ? 1 : 0;
   const float one_f32 = 1;
   const float beta_f32 = accumulate_ ? 1 : 0;
   const void* one = in_double_ ? static_cast<const void*>(&one_f64) : &one_f32;
   const void* beta = in_double_ ? static_cast<const void*>(&beta_f64) : &beta_f32;
+  // Descriptions are plain data: a copy takes this call's pointers, the shared one stays as it is.
+  cublasLtMatmulDescOpaque_t operation = *operation_;
+  if (scales.a != nullptr) {
+    SGA_TRY(
+        blas_status(cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                                                   &scales.b, sizeof scales.b),
+                    "scale"));
+    SGA_TRY(
+        blas_status(cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                                   &scales.a, sizeof scales.a),
+                    "scale"));
+  }
   return blas_status(
-      cublasLtMatmul(blas_, operation_, one, b, left_, a, right_, beta, y, out_, y, out_,
+      cublasLtMatmul(blas_, &operation, one, b, left_, a, right_, beta, y, out_, y, out_,
                      &algorithm, workspace, static_cast<size_t>(workspace_bytes), stream),
       "matmul");
 }
 
-Status Matmul::run(cudaStream_t stream, const void* a, const void* b, void* y,
-                   void* workspace) const {
-  return run_with(algorithm_, stream, a, b, y, workspace, workspace_bytes_);
+Status Matmul::run(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace,
+                   MatmulScales scales) const {
+  return run_with(algorithm_, stream, a, b, y, workspace, workspace_bytes_, scales);
 }
 
 }  // namespace sgactor::kernels::cuda

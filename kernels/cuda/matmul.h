@@ -16,11 +16,15 @@ struct MatmulShape {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   bool trans_a = false, trans_b = false;
   DType operands = DType::kF32;
+  DType operands_b = DType::kF32;  ///< of b, where a is an 8-bit float; else as `operands`
   DType result = DType::kF32;
   bool accumulate = false;
   // Elements from row to row, where rows are not dense; 0: dense.
   int64_t stride_a = 0, stride_b = 0, stride_y = 0;
 
+  [[nodiscard]] bool is_scaled() const {
+    return operands == DType::kF8E4M3 || operands == DType::kF8E5M2;
+  }
   [[nodiscard]] double flops() const {
     return 2.0 * static_cast<double>(batch) * static_cast<double>(m) * static_cast<double>(n) *
            static_cast<double>(k);
@@ -29,9 +33,15 @@ struct MatmulShape {
   [[nodiscard]] std::string name() const;
 };
 
+/// What the operands of a product of 8-bit floats are multiplied by, on the device.
+struct MatmulScales {
+  const float* a = nullptr;
+  const float* b = nullptr;
+};
+
 /// A product of fixed shapes with cuBLASLt's algorithm chosen: by the device's table, else the
 /// library's first candidate without split sums in place, so that results are reproducible. f32 in
-/// full precision, 16-bit floats with f32 sums. Immutable and thread-safe.
+/// full precision, 8- and 16-bit floats with f32 sums. Immutable and thread-safe.
 class Matmul {
  public:
   /// Measures candidates if the table asks for it (allocates and frees device memory then).
@@ -43,14 +53,16 @@ class Matmul {
 
   [[nodiscard]] int64_t workspace_bytes() const { return workspace_bytes_; }
   /// `workspace`: workspace_bytes(), aligned to 256.
-  Status run(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace) const;
+  Status run(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace,
+             MatmulScales scales = {}) const;
 
  private:
   Matmul() = default;
   Status describe(const MatmulShape& shape);
   Status choose(CudaDevice& device, const MatmulShape& shape);
   Status run_with(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const void* a,
-                  const void* b, void* y, void* workspace, int64_t workspace_bytes) const;
+                  const void* b, void* y, void* workspace, int64_t workspace_bytes,
+                  MatmulScales scales) const;
   Result<int> measure(CudaDevice& device, const MatmulShape& shape,
                       const cublasLtMatmulHeuristicResult_t* candidates, int count) const;
 
