@@ -5,10 +5,12 @@
 #include "graph/ir/verify.h"
 #include "graph/passes/apply_sharding.h"
 #include "graph/passes/build_update.h"
+#include "graph/passes/choose_layout.h"
 #include "graph/passes/data_parallel.h"
 #include "graph/passes/differentiate.h"
 #include "graph/passes/fuse_ops.h"
 #include "graph/passes/infer_precision.h"
+#include "graph/passes/infer_precision_f8.h"
 #include "graph/passes/partition_subgraphs.h"
 #include "graph/passes/plan_memory.h"
 #include "graph/passes/plan_recompute.h"
@@ -124,6 +126,29 @@ Result<std::string> run_infer_precision(const Input& in) {
   return text;
 }
 
+std::string comments(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += "# " + line + "\n";
+  return text;
+}
+
+Result<std::string> run_infer_precision_f8(const Input& in) {
+  F8Report report;
+  SGA_ASSIGN(const Graph graph, infer_precision_f8(in.graph, &report));
+  SGA_ASSIGN(std::string text, verified_text(graph));
+  SGA_ASSIGN(const Graph update, update_f8_scales({}, report.tensors, in.option("dp", 2), 1));
+  SGA_ASSIGN(const std::string update_text, verified_text(update));
+  return text + update_text + comments(explain_f8(report));
+}
+
+Result<std::string> run_choose_layout(const Input& in) {
+  LayoutReport report;
+  const auto layout = static_cast<F8Layout>(in.option("layout", 0));
+  SGA_ASSIGN(const Graph graph, choose_layout(in.graph, layout, &report));
+  SGA_ASSIGN(const std::string text, verified_text(graph));
+  return text + comments(explain_layout(report));
+}
+
 Result<Plan> partition(const Input& in) {
   const auto storage = static_cast<StorageModel>(in.option("storage", 0));
   if (in.option("forward", 0) != 0) return partition_forward(in.graph, storage);
@@ -206,6 +231,8 @@ constexpr PassRunner kPasses[] = {
     {"clean_graph", run_clean},
     {"fuse_ops", run_fuse},
     {"infer_precision", run_infer_precision},
+    {"infer_precision_f8", run_infer_precision_f8},
+    {"choose_layout", run_choose_layout},
     {"partition_subgraphs", run_partition},
     {"plan_memory", run_plan_memory},
     {"plan_recompute", run_plan_recompute},

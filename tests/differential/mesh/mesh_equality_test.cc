@@ -44,6 +44,7 @@ struct Mesh {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int32_t chunks = 1;
   bool tied = true;
+  DType precision = DType::kF32;
 };
 
 struct Outcome {
@@ -62,6 +63,7 @@ CompileOptions options_of(const Mesh& mesh) {
   o.zero_stage = mesh.zero;
   o.pipeline = mesh.schedule;
   o.chunks_per_stage = mesh.chunks;
+  o.precision = mesh.precision;
   return o;
 }
 
@@ -130,6 +132,7 @@ Mesh base_of(const Mesh& mesh) {
   Mesh base{"base", mesh.dp};
   base.micro_batches = mesh.micro_batches;
   base.tied = mesh.tied;
+  base.precision = mesh.precision;
   return base;
 }
 
@@ -156,13 +159,17 @@ TEST_P(MeshEquality, SameBits) {
     }
     return;
   }
+  // Halves of a dim may be no whole grains: then fewer products are in 8 bits.
+  const bool f8 = mesh.precision == DType::kF8E4M3;
   for (int s = 0; s < kSteps; ++s) {
     const auto i = static_cast<size_t>(s);
-    EXPECT_NEAR(got->losses[i], base->losses[i], 1e-5) << "step " << s + 1;
-    EXPECT_NEAR(got->norms[i], base->norms[i], 1e-4 * base->norms[i]) << "step " << s + 1;
+    EXPECT_NEAR(got->losses[i], base->losses[i], f8 ? 0.04 : 1e-5) << "step " << s + 1;
+    EXPECT_NEAR(got->norms[i], base->norms[i], (f8 ? 0.1 : 1e-4) * base->norms[i])
+        << "step " << s + 1;
   }
 }
 
+constexpr auto kF8 = DType::kF8E4M3;
 constexpr auto kGPipe = PipelineSchedule::kGPipe;
 constexpr auto k1F1B = PipelineSchedule::k1F1B;
 constexpr auto kInterleaved = PipelineSchedule::kInterleaved;
@@ -178,7 +185,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Mesh{"dp2_pp2_zero1", 2, 2, 1, 1, 3}, Mesh{"dp2_pp2_zero3", 2, 2, 1, 3, 1},
                     Mesh{"dp2_pp3_zero3_m4", 2, 3, 1, 3, 4, kInterleaved, 2}, Mesh{"tp2", 1, 1, 2},
                     Mesh{"dp2_pp2_tp2", 2, 2, 2, 0, 2},
-                    Mesh{"dp2_tp2_zero3_untied", 2, 1, 2, 3, 1, k1F1B, 1, false}),
+                    Mesh{"dp2_tp2_zero3_untied", 2, 1, 2, 3, 1, k1F1B, 1, false},
+                    Mesh{"dp4_zero1_f8", 4, 1, 1, 1, 2, k1F1B, 1, true, kF8},
+                    Mesh{"dp3_zero3_f8", 3, 1, 1, 3, 1, k1F1B, 1, true, kF8},
+                    Mesh{"dp2_pp2_zero3_f8", 2, 2, 1, 3, 2, k1F1B, 1, true, kF8},
+                    Mesh{"pp4_interleaved_f8", 1, 4, 1, 0, 4, kInterleaved, 2, true, kF8},
+                    Mesh{"dp2_pp2_tp2_f8", 2, 2, 2, 0, 2, k1F1B, 1, true, kF8}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(MeshMemory, Zero3HoldsItsShare) {

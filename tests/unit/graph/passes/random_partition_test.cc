@@ -1,9 +1,13 @@
-// Random graphs, cut at random segments and laid into an arena, compute what they computed whole.
+// Random graphs, cut at random segments and laid into an arena, cleaned or fused, compute what they
+// computed whole.
 #include "graph/base/philox.h"
 #include "graph/ir/verify.h"
+#include "graph/passes/fuse_ops.h"
 #include "graph/passes/partition_subgraphs.h"
 #include "graph/passes/plan_memory.h"
 #include "graph/passes/rewrite.h"
+#include "graph/passes/schedule_collectives.h"
+#include "graph/passes/split_stages.h"
 #include "tests/unit/graph/ir/random_graph.h"
 #include "tests/unit/graph/passes/run_plan.h"
 
@@ -11,6 +15,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <set>
 
 namespace sgactor::graph {
 namespace {
@@ -31,15 +36,17 @@ std::vector<ValueId> draw_states(const Graph& graph, const std::vector<bool>& up
 }
 
 /// A forward graph of a few segments in order, with many outputs: several of one value, views,
-/// inputs, and new states of its accumulators.
-Graph make_forward(uint64_t seed, int num_ops) {
+/// inputs, and (with_states) new states of its accumulators.
+Graph make_forward(uint64_t seed, int num_ops, bool with_states = true) {
   const Graph source = random_graph(seed, num_ops);
   const PhiloxStream draw{seed, 99};
   std::vector<bool> updated(source.values().size(), false);
   for (const Op& op : source.ops()) {
     if (op.kind == OpKind::kAccumulate) updated[op.operands[0]] = true;
   }
-  const std::vector<ValueId> states = draw_states(source, updated, draw);
+  const std::vector<ValueId> states = with_states
+                                          ? draw_states(source, updated, draw)
+                                          : std::vector<ValueId>(source.inputs().size(), kNoValue);
   Graph graph;
   graph.name = "random";
   std::vector<ValueId> map(source.values().size(), kNoValue);
@@ -166,6 +173,74 @@ TEST(CleanGraphTest, ComputesTheSameWithFewerOps) {
     EXPECT_EQ(clean_graph(clean), clean) << "seed " << seed;
   }
   EXPECT_GT(num_removed, 200);
+}
+
+/// Equal within rounding of what lies between; NaN and infinities in the same places.
+bool close(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (a[i] == b[i]) continue;
+    if (!(std::abs(a[i] - b[i]) <= 1e-9 * (1 + std::abs(a[i])))) return false;
+  }
+  return true;
+}
+
+TEST(FuseOpsTest, RandomGraphsComputeTheSame) {
+  int num_fused = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const Graph graph = make_forward(seed, 10 + static_cast<int>(seed % 40));
+    std::vector<FusionReport> report;
+    const Result<Graph> fused = fuse_ops(graph, &report);
+    ASSERT_TRUE(fused.ok()) << "seed " << seed << ": " << fused.status().to_string();
+    ASSERT_TRUE(verify(*fused).ok()) << "seed " << seed << ": " << verify(*fused).to_string();
+    for (const FusionReport& r : report) num_fused += r.count;
+    Values plain = random_inputs(graph, seed);
+    Values rewritten = plain;
+    if (!run_graph(graph, plain).ok()) continue;  // a gather from an empty table
+    ASSERT_TRUE(run_graph(*fused, rewritten).ok()) << "seed " << seed;
+    for (const GraphOutput& output : graph.outputs()) {
+      EXPECT_TRUE(close(rewritten.at(output.name), plain.at(output.name)))
+          << "seed " << seed << ", " << output.name;
+    }
+    const Result<Graph> again = fuse_ops(*fused);
+    ASSERT_TRUE(again.ok()) << "seed " << seed << ": " << again.status().to_string();
+  }
+  EXPECT_GT(num_fused, 20);
+}
+
+TEST(SplitStagesTest, StagesOfRandomGraphsComputeTheSame) {
+  int num_run = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    const Graph graph = make_forward(seed, 12 + static_cast<int>(seed % 40), false);
+    Result<Plan> plan = partition_forward(graph, StorageModel::kFloat64);
+    if (!plan.ok()) continue;  // what RandomPartitionTest looks at
+    const auto num_stages = static_cast<int32_t>(2 + seed % 2);
+    const int32_t chunks = seed % 4 == 0 ? 2 : 1;
+    std::set<int32_t> segments;
+    for (const Launch& l : plan->programs[0].launches) segments.insert(l.segment);
+    if (static_cast<int32_t>(segments.size()) < num_stages) continue;
+    Status s = split_stages(*plan, {num_stages, chunks, PipelineSchedule::k1F1B, {}});
+    ASSERT_TRUE(s.ok()) << "seed " << seed << ": " << s.to_string();
+    place_ranks(*plan, {num_stages, 1, 1});
+    s = schedule_collectives(*plan, {.prefetch = static_cast<int32_t>(seed % 3)});
+    ASSERT_TRUE(s.ok()) << "seed " << seed << ": " << s.to_string();
+    ASSERT_TRUE(plan_memory(*plan, 64).ok()) << "seed " << seed;
+    s = verify_plan(*plan);
+    ASSERT_TRUE(s.ok()) << "seed " << seed << ": " << s.to_string();
+
+    Values whole = random_inputs(graph, seed);
+    Values staged = whole;
+    if (!run_graph(graph, whole).ok()) continue;  // a gather from an empty table
+    s = run_stages(*plan, staged);
+    ASSERT_TRUE(s.ok()) << "seed " << seed << ": " << s.to_string();
+    for (const GraphOutput& output : graph.outputs()) {
+      EXPECT_TRUE(same(staged.at(output.name), whole.at(output.name)))
+          << "seed " << seed << ", " << output.name;
+    }
+    ++num_run;
+  }
+  EXPECT_GT(num_run, 100);
 }
 
 }  // namespace

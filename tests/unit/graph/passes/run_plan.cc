@@ -1,9 +1,12 @@
 #include "tests/unit/graph/passes/run_plan.h"
 
+#include "graph/plan/program_order.h"
 #include "kernels/reference/kernels.h"
 #include "kernels/reference/reference_backend.h"
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 namespace sgactor::graph {
 namespace {
@@ -79,7 +82,113 @@ class Arena {
   std::vector<double> cells_;
 };
 
+using Mailbox = std::map<int32_t, std::vector<std::vector<double>>>;  // by key
+
+/// One stage of run_stages().
+class StageRun {
+ public:
+  StageRun(const Plan& plan, const RankProgram& program, const Values& state)
+      : plan_(plan), program_(program), order_(program_order(program)) {
+    for (size_t i = 0; i < program.buffers.size(); ++i) {
+      const Buffer& b = program.buffers[i];
+      if (is_persistent(b.kind) || b.kind == BufferKind::kBatch) {
+        values_[static_cast<BufferId>(i)] = find_or_zeros(state, b.name, b.type);
+      }
+    }
+  }
+
+  [[nodiscard]] bool done() const { return next_ == order_.size(); }
+  /// Runs until the stage is done or waits for a message. Returns whether it did anything.
+  Result<bool> advance(Mailbox& mail) {
+    const size_t begin = next_;
+    for (; !done(); ++next_) {
+      const OrderedFiring& at = order_[next_];
+      const Firing& f =
+          program_.lanes[static_cast<size_t>(at.lane)].order[static_cast<size_t>(at.position)];
+      const Launch& l = program_.launches[static_cast<size_t>(f.launch)];
+      if (l.kind == LaunchKind::kRecv) {
+        posted_.push_back(&l);
+        continue;
+      }
+      deliver(mail);
+      if (reads_posted(l)) break;
+      SGA_TRY(fire(l, mail));
+    }
+    return next_ > begin;
+  }
+  void read_state(Values& state) const {
+    for (const auto& [id, values] : values_) {
+      const Buffer& b = program_.buffers[static_cast<size_t>(id)];
+      if (is_persistent(b.kind)) state[b.name] = values;
+    }
+  }
+
+ private:
+  void deliver(const Mailbox& mail) {
+    std::erase_if(posted_, [&](const Launch* l) {
+      const auto sent = mail.find(l->communication.key);
+      if (sent == mail.end()) return false;
+      for (size_t j = 0; j < l->outputs.size(); ++j) values_[l->outputs[j]] = sent->second[j];
+      return true;
+    });
+  }
+  [[nodiscard]] bool reads_posted(const Launch& l) const {
+    for (const Launch* posted : posted_) {
+      for (const LaunchInput& input : l.inputs) {
+        const auto& outputs = posted->outputs;
+        if (std::find(outputs.begin(), outputs.end(), input.buffer) != outputs.end()) return true;
+      }
+    }
+    return false;
+  }
+  Status fire(const Launch& l, Mailbox& mail) {
+    std::vector<std::vector<double>> inputs;
+    for (const LaunchInput& input : l.inputs) inputs.push_back(values_.at(input.buffer));
+    if (l.kind == LaunchKind::kSend) {
+      mail[l.communication.key] = std::move(inputs);
+      return {};
+    }
+    const Graph& body = plan_.subgraphs[static_cast<size_t>(l.subgraph)].body;
+    SGA_ASSIGN(auto outputs, kernels::run_reference(body, inputs));
+    for (size_t j = 0; j < outputs.size(); ++j) values_[l.outputs[j]] = std::move(outputs[j]);
+    return {};
+  }
+
+  const Plan& plan_;
+  const RankProgram& program_;
+  std::vector<OrderedFiring> order_;
+  size_t next_ = 0;
+  std::vector<const Launch*> posted_;  // receives whose message has not come
+  std::map<BufferId, std::vector<double>> values_;
+};
+
 }  // namespace
+
+Status run_stages(const Plan& plan, Values& state) {
+  std::vector<StageRun> stages;
+  for (const RankProgram& program : plan.programs) stages.emplace_back(plan, program, state);
+  Mailbox mail;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (StageRun& stage : stages) {
+      SGA_ASSIGN(const bool did, stage.advance(mail));
+      moved = moved || did;
+    }
+  }
+  for (const StageRun& stage : stages) {
+    if (!stage.done()) return invalid_plan("stages wait for each other");
+  }
+  // Metrics are made by one stage; the others hold what they began with.
+  for (size_t s = 0; s < stages.size(); ++s) {
+    Values held;
+    stages[s].read_state(held);
+    for (auto& [name, values] : held) {
+      const auto before = state.find(name);
+      if (before == state.end() || before->second != values) state[name] = std::move(values);
+    }
+  }
+  return {};
+}
 
 Status run_graph(const Graph& graph, Values& values) {
   std::vector<std::vector<double>> inputs;

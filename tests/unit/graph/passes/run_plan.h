@@ -24,6 +24,11 @@ Status run_by_buffers(const Plan& plan, const std::vector<Values>& batches, Valu
 /// kFloat64.
 Status run_in_arena(const Plan& plan, const std::vector<Values>& batches, Values& state);
 
+/// A step with one micro-batch of a plan of several pipeline stages that is not sharded otherwise:
+/// stages take turns, each in its program order; what reads a receive waits for its send. By
+/// buffers. Errors: kInvalidPlan if all wait.
+Status run_stages(const Plan& plan, Values& state);
+
 /// A step of the training and update graphs without any plan: what the two above must equal.
 Status run_step(const Graph& training, const Graph& update, const std::vector<Values>& batches,
                 Values& state);
