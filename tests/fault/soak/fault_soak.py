@@ -46,8 +46,10 @@ MESHES = {
 }
 SIGNALS = ("kill", "hang", "slow", "spare", "node")
 # Faults that a worker is asked to have, by the request that `sgactor chaos` leaves.
-INJECTED = ()
+INJECTED = ("kill_actor", "disk_full", "torn_write", "xid")
+XIDS = (13, 63, 95)  # restart the worker, ignore, reset the device
 SLOW_MS = 60
+ENVIRONMENT = dict(os.environ, SGACTOR_INJECT="1")
 
 
 def read_json(path):
@@ -130,7 +132,7 @@ class Run:
         self.of_workers = collections.defaultdict(list)
         self.process = subprocess.Popen(
             [*words, f"--run-dir={self.run_dir}", *(["--nodes=1:2"] if nodes else [])],
-            stdout=self.errors, stderr=self.errors)
+            stdout=self.errors, stderr=self.errors, env=ENVIRONMENT)
         self.wants_nodes = nodes
 
     def state(self):
@@ -148,7 +150,24 @@ class Run:
             return
         self.nodes.append(subprocess.Popen(
             [self.args.program, "node", f"--token={token}", "--workers=2", "--devices=cpu:1"],
-            stdout=self.errors, stderr=self.errors))
+            stdout=self.errors, stderr=self.errors, env=ENVIRONMENT))
+
+    def inject(self, kind, pid):
+        """Leaves a request, unless one is not taken yet. The same actor failure twice at one step would end
+        the run, as it should."""
+        request = self.run_dir / "control/request.json"
+        if request.exists() or (kind == "kill_actor" and self.faults and self.faults[-1][0] == kind):
+            return False
+        index = next((w["index"] for w in self.state()["workers"] if w["pid"] == pid), None)
+        if index is None:
+            return False
+        value = self.rng.choice(XIDS) if kind == "xid" else 0
+        whole = self.run_dir / "control/request.tmp"
+        whole.write_text(json.dumps({"inject": kind, "worker": index, "value": value}) + "\n",
+                         encoding="utf-8")
+        whole.rename(request)
+        self.faults.append((kind, time.time(), pid))
+        return True
 
     def sample(self):
         value = resident_kib(self.process.pid)
