@@ -61,7 +61,7 @@ void add_matmuls(std::vector<OpBench>& out, int64_t tokens) {
   out.push_back(matmul("q dx", tokens, D, D, false, false, false));
   out.push_back(matmul("q dx+", tokens, D, D, false, false, true));
   out.push_back(matmul("q dw", D, D, tokens, true, false, true));
-  // What q, k and v would be as one product of one weight (docs/decisions/0007-qkv-stays-three-products.md).
+  // What q, k and v would be as one product of one weight (decision 0007).
   out.push_back(matmul("qkv", tokens, 3 * D, D, false, true, false));
   out.push_back(matmul("qkv dx", tokens, D, 3 * D, false, false, false));
   out.push_back(matmul("qkv dw", 3 * D, D, tokens, true, false, true));
