@@ -53,6 +53,10 @@ Status check_combinations(const JobSpec& job) {
     return bad("training.memory_budget",
                "expected bytes such as \"24 GiB\" or \"1500 MB\", got \"" + budget + "\"");
   }
+  if (!job.profile.record.empty() && job.training.auto_micro_batch) {
+    return bad("profile.record",
+               "needs a number for training.micro_batch_size: times are of one size");
+  }
   if (ranks < job.parallelism.data_parallel_degree) {
     return bad("parallelism.logical_data_parallel",
                fmt::format("expected at least parallelism.data_parallel_degree {}, got {}",

@@ -63,6 +63,7 @@ constexpr JobSection kSections[] = {
     {"checkpoint", "Checkpoints lie in the run directory, below ckpt/."},
     {"compile", "The graph compiler."},
     {"log", "What a run shows and records."},
+    {"profile", "Measured times, from one run to the plan of the next."},
     {"strategy", "How the work is spread, beyond the mesh."},
     {"plugins", "Strategies in shared libraries."},
 };
@@ -172,6 +173,10 @@ constexpr JobKey kKeys[] = {
      "\"mesh\", \"replicated-vocabulary\", or one that a plug-in adds"},
     {"strategy", "options", SGA_FIELD(strategy.options), any(),
      "what the strategy is told, as \"name=value\""},
+    {"profile", "use", SGA_FIELD(profile.use), path(),
+     "a profile that a run has recorded: stages and prefetch go by its times"},
+    {"profile", "record", SGA_FIELD(profile.record), path(),
+     "write the times of this run's first steps to this file at its end"},
     {"plugins", "libraries", SGA_FIELD(plugins.libraries), any(),
      "shared libraries to load; each is there on every host"},
 };

@@ -90,6 +90,10 @@ struct JobSpec {
     int64_t sample_tokens = 0;
   } log;
   struct Strategy {
+  struct Profile {
+    std::string use;
+    std::string record;
+  } profile;
     std::string name = "mesh";
     std::vector<std::string> options;
   } strategy;

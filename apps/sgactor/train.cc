@@ -8,6 +8,7 @@
 #include "apps/sgactor/micro_batch_run.h"
 #include "apps/sgactor/node.h"
 #include "apps/sgactor/plan_cache.h"
+#include "apps/sgactor/profile_file.h"
 #include "apps/sgactor/recovery_log.h"
 #include "apps/sgactor/resume.h"
 #include "apps/sgactor/run_directory.h"
@@ -133,6 +134,7 @@ Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory
                      ? run_cluster(*cluster, run, start, spec, inputs)
                      : run_here({job, setup.training, backend, cache, recorder}, spec, inputs);
   Status failure = summary.status();
+  if (failure.ok()) failure = record_profile(job, plan, run, backend.info());
   const std::string report =
       run_report(job, plan, recorder, summary.ok() ? *summary : actors::TrainingSummary{}, failure);
   if (Status s = transport::write_file_atomic(run.report(), report); failure.ok()) failure = s;

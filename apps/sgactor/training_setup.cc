@@ -3,6 +3,7 @@
 #include "actors/strategy/chosen_strategy.h"
 #include "apps/sgactor/byte_size.h"
 #include "apps/sgactor/model_source.h"
+#include "apps/sgactor/profile_file.h"
 #include "graph/ir/serial.h"
 
 #include <fmt/format.h>
@@ -97,7 +98,10 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
         "{}: expected at most the model's max_position_embeddings {}, got {}",
         job.at("training.seq_len"), result.config.max_position_embeddings, job.training.seq_len));
   }
-  const std::string key = cache != nullptr ? plan_key(job, result.config, storage) : "";
+  SGA_ASSIGN(const LoadedProfile profile, load_profile(job));
+  const std::string key = cache != nullptr ? plan_key(job, result.config, storage) + "profile " +
+                                                 profile.content_hash + "\n"
+                                           : "";
   if (auto kept = cache != nullptr ? cache->find(key) : std::nullopt) {
     result.compiled = std::move(kept->compiled);
     result.graph_bytes = std::move(kept->graph_bytes);
@@ -116,6 +120,7 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
   if (!compiled.ok()) return blame_passes(job, compiled.status());
   result.compiled = std::move(*compiled);
   if (cache != nullptr) cache->keep(key, {result.compiled, result.graph_bytes});
+  options.profile = profile.profile;
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include "actors/strategy/chosen_strategy.h"
 #include "apps/sgactor/micro_batch_run.h"
+#include "apps/sgactor/profile_file.h"
 
 #include <fmt/format.h>
 
@@ -20,8 +21,9 @@ actors::TrainingSpec training_spec(const JobSpec& job, const RunDirectory& run, 
   spec.journal_file = run.journal();
   spec.validation_interval = validates ? job.training.validation_interval : 0;
   spec.validation_batches = job.training.validation_batches;
-  if (job.log.trace_steps > 0) spec.trace_file = run.trace();
   spec.trace_steps = job.log.trace_steps;
+  if (!job.profile.record.empty()) spec.trace_steps = std::max(spec.trace_steps, kProfileSteps);
+  if (spec.trace_steps > 0) spec.trace_file = run.trace();
   spec.scheduler_threads = scheduler_threads;
   spec.behaviours = job.strategy_in_use;
   return spec;
