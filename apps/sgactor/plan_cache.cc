@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxPlanBytes = int64_t{1} << 30;
 constexpr std::string_view kSuffix = ".sgaplan";
 
-constexpr std::string_view kSectionsWithoutPlan[] = {"data", "resilience", "checkpoint", "log", "profile",
-                                                     "plugins"};
+constexpr std::string_view kSectionsWithoutPlan[] = {"data", "resilience", "checkpoint",
+                                                     "log",  "profile",    "plugins"};
 // training.steps counts as the end of the learning rate's decay, which is in the key.
 constexpr std::string_view kKeysWithoutPlan[] = {"model.preset",
                                                  "model.hf",
