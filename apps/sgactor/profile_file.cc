@@ -70,12 +70,12 @@ class Slices {
 
   void add_file(const json& trace) {
     std::map<std::pair<int64_t, int64_t>, int32_t> ranks;  // by process and track
-    for (const json& e : trace["traceEvents"]) {
+    for (const json& e : trace.at("traceEvents")) {
       if (e.value("ph", "") != "M" || e.value("name", "") != "thread_name") continue;
-      const auto rank = rank_of_track(e["args"].value("name", ""));
+      const auto rank = rank_of_track(e.at("args").value("name", ""));
       if (rank) ranks[{e.value("pid", int64_t{-1}), e.value("tid", int64_t{-1})}] = *rank;
     }
-    for (const json& e : trace["traceEvents"]) {
+    for (const json& e : trace.at("traceEvents")) {
       if (e.value("ph", "") != "X") continue;
       const auto at = ranks.find({e.value("pid", int64_t{-1}), e.value("tid", int64_t{-1})});
       if (at != ranks.end()) add(at->second, e);
@@ -120,7 +120,7 @@ class Slices {
     if (found == launches_[p].end() || !(micros >= 0)) return;
     const graph::Launch& l = *found->second;
     const auto ns = static_cast<int64_t>(micros * 1e3);
-    const json& args = e["args"];
+    const json& args = e.at("args");
     const int64_t step = args.value("step", int64_t{0});
     first_ = std::min(first_, step);
     last_ = std::max(last_, step);
