@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -32,6 +33,19 @@ class Channel {
   [[nodiscard]] virtual bool idle() = 0;
   /// Blocks until nothing is under way, so that memory and sinks may go.
   virtual void wait() = 0;
+
+  // Of channels that keep a log (channel_log.h); others do nothing.
+
+  /// What was started in this step is started again in `generation`, in order, once nothing is
+  /// under way in an earlier one: what is complete into memory of the log, the rest as it was.
+  virtual void resume(int64_t /*generation*/) {}
+  /// `step` is committed: nobody will ask for its operations again.
+  virtual void forget(int64_t /*step*/) {}
+  /// `listener` hears why an operation was suspended, on a thread of the transport. Before the
+  /// first start.
+  virtual void on_suspended(std::function<void(const Status&)> /*listener*/) {}
+  /// Most bytes that the log has held at a time.
+  [[nodiscard]] virtual int64_t log_high_water() const { return 0; }
 };
 
 struct ChannelSpec {

@@ -1,0 +1,355 @@
+#include "actors/runtime/channel_log.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace sgactor::actors {
+namespace {
+
+/// What a launch reads and writes, in bytes of the backend's storage.
+struct Footprint {
+  struct Input {
+    size_t bytes = 0;
+    bool persistent = false;  // keeps its content until the commit
+  };
+  std::vector<Input> inputs;
+  std::vector<size_t> outputs;
+};
+
+std::vector<Footprint> footprints(const ChannelSpec& spec) {
+  const auto index = static_cast<size_t>(spec.plan->ranks[static_cast<size_t>(spec.rank)].program);
+  const graph::RankProgram& program = spec.plan->programs[index];
+  std::set<graph::BufferId> written;
+  for (const graph::Launch& l : program.launches) {
+    if (l.phase != graph::Phase::kUpdate) written.insert(l.outputs.begin(), l.outputs.end());
+  }
+  const auto bytes = [&](graph::BufferId b) {
+    return static_cast<size_t>(program.buffers[static_cast<size_t>(b)].bytes);
+  };
+  std::vector<Footprint> out(program.launches.size());
+  for (size_t l = 0; l < program.launches.size(); ++l) {
+    const graph::Launch& launch = program.launches[l];
+    if (launch.lane != spec.lane) continue;
+    for (const graph::LaunchInput& in : launch.inputs) {
+      const graph::BufferKind kind = program.buffers[static_cast<size_t>(in.buffer)].kind;
+      const bool state =
+          kind == graph::BufferKind::kParameter || kind == graph::BufferKind::kMoment;
+      out[l].inputs.push_back({bytes(in.buffer), state && !written.contains(in.buffer)});
+    }
+    for (const graph::BufferId b : launch.outputs) out[l].outputs.push_back(bytes(b));
+  }
+  return out;
+}
+
+class LoggedChannel final : public Channel, private kernels::CompletionSink {
+ public:
+  LoggedChannel(const ChannelSpec& spec, std::unique_ptr<Channel> inner)
+      : footprints_(footprints(spec)), inner_(std::move(inner)) {}
+  ~LoggedChannel() override { wait(); }
+  LoggedChannel(const LoggedChannel&) = delete;
+  LoggedChannel& operator=(const LoggedChannel&) = delete;
+
+  void start(graph::LaunchId launch, int64_t step, int32_t micro_batch,
+             std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
+             uint64_t token, kernels::CompletionSink& sink) override;
+  void drain(uint64_t token, kernels::CompletionSink& sink) override;
+  void set_generation(int64_t generation) override { inner_->set_generation(generation); }
+  void abort(const Status& why) override;
+  bool idle() override {
+    const std::lock_guard lock(mutex_);
+    return is_idle();
+  }
+  void wait() override {
+    {
+      std::unique_lock lock(mutex_);
+      idle_.wait(lock, [this] { return is_idle(); });
+    }
+    inner_->wait();
+  }
+  void resume(int64_t generation) override;
+  void forget(int64_t step) override;
+  void on_suspended(std::function<void(const Status&)> listener) override {
+    listener_ = std::move(listener);
+  }
+  [[nodiscard]] int64_t log_high_water() const override {
+    const std::lock_guard lock(mutex_);
+    return high_water_;
+  }
+
+ private:
+  using Bytes = std::vector<std::byte>;
+  /// Copies of an operation's inputs; a replay holds them beyond the log.
+  using Copies = std::shared_ptr<std::vector<Bytes>>;
+  enum class State : uint8_t { kInFlight = 0, kSuspended, kDone };
+  struct Entry {
+    graph::LaunchId launch = graph::kNoLaunch;
+    int64_t step = 0;
+    int32_t micro_batch = 0;
+    State state = State::kInFlight;
+    std::vector<std::byte*> inputs, outputs;
+    Copies copies;
+    uint64_t token = 0;
+    kernels::CompletionSink* sink = nullptr;
+  };
+  struct Replay {
+    Copies copies;
+    std::vector<Bytes> outputs;
+    std::vector<std::byte*> places;
+    int64_t bytes = 0;
+  };
+  struct Drain {
+    uint64_t token = 0;
+    kernels::CompletionSink* sink = nullptr;
+  };
+  static constexpr uint64_t kReplay = uint64_t{1} << 63;
+
+  // Under the lock, but for the last three.
+  [[nodiscard]] bool is_idle() const {
+    return num_open_ == 0 && num_flying_ == 0 && num_telling_ == 0;
+  }
+  Entry& append();
+  void keep_inputs(Entry& entry, std::span<std::byte* const> inputs);
+  void count(int64_t bytes) {
+    bytes_ += bytes;
+    high_water_ = std::max(high_water_, bytes_);
+  }
+  void start_all();
+  void start_replay(const Entry& entry);
+  void end_replay(size_t index);
+  void on_complete(uint64_t token, const Status& status,
+                   kernels::LaunchTiming timing) noexcept override;
+  /// Of an open entry.
+  void tell(kernels::CompletionSink& sink, uint64_t token, const Status& status,
+            kernels::LaunchTiming timing);
+  void stop_telling();
+
+  const std::vector<Footprint> footprints_;  // index: launch
+  std::function<void(const Status&)> listener_;
+  mutable std::mutex mutex_;
+  std::condition_variable idle_;
+  std::deque<Entry> entries_;  // the first num_entries_ are of the open step
+  size_t num_entries_ = 0;
+  std::deque<Replay> replays_;
+  std::vector<size_t> free_replays_;
+  int64_t num_open_ = 0;     // entries whose sink has not heard
+  int64_t num_flying_ = 0;   // under way in the inner channel, replays too
+  int64_t num_telling_ = 0;  // a sink is used: wait() must not return
+  bool resuming_ = false;    // starts when nothing flies any more
+  Status ended_;             // not ok: by abort()
+  Status failure_;
+  std::optional<Drain> drain_;
+  int64_t bytes_ = 0;        // of copies and replays
+  int64_t entry_bytes_ = 0;  // of copies of the open step
+  int64_t high_water_ = 0;
+  std::unique_ptr<Channel> inner_;  // last: ends before what it borrows
+};
+
+LoggedChannel::Entry& LoggedChannel::append() {
+  if (num_entries_ == entries_.size()) entries_.emplace_back();
+  return entries_[num_entries_++];
+}
+
+void LoggedChannel::keep_inputs(Entry& entry, std::span<std::byte* const> inputs) {
+  const Footprint& footprint = footprints_[static_cast<size_t>(entry.launch)];
+  // A replay of an earlier step may read the old ones still.
+  if (!entry.copies || entry.copies.use_count() > 1) {
+    entry.copies = std::make_shared<std::vector<Bytes>>();
+  }
+  std::vector<Bytes>& copies = *entry.copies;
+  copies.resize(inputs.size());
+  entry.inputs.assign(inputs.begin(), inputs.end());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Footprint::Input& in = footprint.inputs[i];
+    if (in.persistent || inputs[i] == nullptr) continue;
+    copies[i].resize(in.bytes);
+    std::memcpy(copies[i].data(), inputs[i], in.bytes);
+    entry.inputs[i] = copies[i].data();
+    entry_bytes_ += static_cast<int64_t>(in.bytes);
+    count(static_cast<int64_t>(in.bytes));
+  }
+}
+
+void LoggedChannel::start(graph::LaunchId launch, int64_t step, int32_t micro_batch,
+                          std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
+                          uint64_t token, kernels::CompletionSink& sink) {
+  std::unique_lock lock(mutex_);
+  if (!ended_.ok()) {
+    const Status why = ended_;
+    ++num_telling_;
+    ++num_open_;
+    lock.unlock();
+    tell(sink, token, why, {});
+    return stop_telling();
+  }
+  Entry& entry = append();
+  entry.launch = launch;
+  entry.step = step;
+  entry.micro_batch = micro_batch;
+  entry.outputs.assign(outputs.begin(), outputs.end());
+  entry.token = token;
+  entry.sink = &sink;
+  keep_inputs(entry, inputs);
+  ++num_open_;
+  // Behind those that are started again.
+  entry.state = resuming_ ? State::kSuspended : State::kInFlight;
+  if (resuming_) return;
+  ++num_flying_;
+  inner_->start(launch, step, micro_batch, inputs, outputs, num_entries_ - 1, *this);
+}
+
+void LoggedChannel::resume(int64_t generation) {
+  const std::lock_guard lock(mutex_);
+  inner_->set_generation(generation);
+  if (!ended_.ok()) return;
+  resuming_ = true;
+  if (num_flying_ == 0) start_all();
+}
+
+void LoggedChannel::start_all() {
+  resuming_ = false;
+  for (size_t i = 0; i < num_entries_; ++i) {
+    Entry& entry = entries_[i];
+    if (entry.state == State::kDone) {
+      start_replay(entry);
+      continue;
+    }
+    entry.state = State::kInFlight;
+    ++num_flying_;
+    inner_->start(entry.launch, entry.step, entry.micro_batch, entry.inputs, entry.outputs, i,
+                  *this);
+  }
+}
+
+void LoggedChannel::start_replay(const Entry& entry) {
+  if (free_replays_.empty()) {
+    free_replays_.push_back(replays_.size());
+    replays_.emplace_back();
+  }
+  const size_t index = free_replays_.back();
+  free_replays_.pop_back();
+  Replay& replay = replays_[index];
+  replay.copies = entry.copies;
+  const Footprint& footprint = footprints_[static_cast<size_t>(entry.launch)];
+  replay.outputs.resize(footprint.outputs.size());
+  replay.places.resize(footprint.outputs.size());
+  for (size_t j = 0; j < footprint.outputs.size(); ++j) {
+    replay.outputs[j].resize(footprint.outputs[j]);
+    replay.places[j] = entry.outputs[j] == nullptr ? nullptr : replay.outputs[j].data();
+    replay.bytes += static_cast<int64_t>(footprint.outputs[j]);
+  }
+  count(replay.bytes);
+  ++num_flying_;
+  inner_->start(entry.launch, entry.step, entry.micro_batch, entry.inputs, replay.places,
+                kReplay | index, *this);
+}
+
+void LoggedChannel::end_replay(size_t index) {
+  count(-replays_[index].bytes);
+  replays_[index] = Replay();  // seldom needed: memory is not kept
+  free_replays_.push_back(index);
+}
+
+void LoggedChannel::on_complete(uint64_t token, const Status& status,
+                                kernels::LaunchTiming timing) noexcept {
+  std::unique_lock lock(mutex_);
+  ++num_telling_;  // until all here is done
+  --num_flying_;
+  kernels::CompletionSink* sink = nullptr;
+  uint64_t told = 0;
+  bool suspended = false;
+  if ((token & kReplay) != 0) {
+    // A failure of its own its members hear of from the operation that it repeats.
+    end_replay(token & ~kReplay);
+  } else {
+    Entry& entry = entries_[token];
+    const bool over = !status.ok() && ended_.ok() &&
+                      (status.code() == Code::kDisconnected || status.code() == Code::kCancelled);
+    suspended = over;
+    entry.state = over ? State::kSuspended : State::kDone;
+    if (!over) {
+      if (failure_.ok()) failure_ = status;
+      sink = entry.sink;
+      told = entry.token;
+    }
+  }
+  if (resuming_ && num_flying_ == 0 && ended_.ok()) start_all();
+  lock.unlock();
+  if (suspended && listener_) listener_(status);
+  if (sink != nullptr) tell(*sink, told, status, timing);
+  stop_telling();
+}
+
+void LoggedChannel::tell(kernels::CompletionSink& sink, uint64_t token, const Status& status,
+                         kernels::LaunchTiming timing) {
+  sink.on_complete(token, status, timing);
+  std::optional<Drain> drained;
+  Status first;
+  {
+    const std::lock_guard lock(mutex_);
+    if (--num_open_ == 0) drained = std::exchange(drain_, std::nullopt);
+    first = failure_;
+  }
+  if (drained) drained->sink->on_complete(drained->token, first, {});
+}
+
+void LoggedChannel::stop_telling() {
+  const std::lock_guard lock(mutex_);
+  --num_telling_;
+  if (is_idle()) idle_.notify_all();
+}
+
+void LoggedChannel::abort(const Status& why) {
+  std::vector<std::pair<kernels::CompletionSink*, uint64_t>> suspended;
+  {
+    const std::lock_guard lock(mutex_);
+    ++num_telling_;
+    if (ended_.ok()) ended_ = why;
+    if (failure_.ok()) failure_ = why;
+    resuming_ = false;
+    for (size_t i = 0; i < num_entries_; ++i) {
+      if (entries_[i].state != State::kSuspended) continue;
+      entries_[i].state = State::kDone;
+      suspended.emplace_back(entries_[i].sink, entries_[i].token);
+    }
+  }
+  inner_->abort(why);
+  for (const auto& [sink, token] : suspended) tell(*sink, token, why, {});
+  stop_telling();
+}
+
+void LoggedChannel::forget(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  if (num_entries_ == 0 || entries_.front().step > step) return;
+  num_entries_ = 0;
+  resuming_ = false;  // nothing is left to start again
+  bytes_ -= std::exchange(entry_bytes_, 0);
+}
+
+void LoggedChannel::drain(uint64_t token, kernels::CompletionSink& sink) {
+  Status first;
+  {
+    const std::lock_guard lock(mutex_);
+    if (num_open_ > 0) {
+      drain_ = Drain{token, &sink};
+      return;
+    }
+    first = failure_;
+  }
+  sink.on_complete(token, first, {});
+}
+
+}  // namespace
+
+std::unique_ptr<Channel> create_logged_channel(const ChannelSpec& spec,
+                                               std::unique_ptr<Channel> inner) {
+  return std::make_unique<LoggedChannel>(spec, std::move(inner));
+}
+
+}  // namespace sgactor::actors
