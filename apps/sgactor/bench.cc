@@ -94,6 +94,7 @@ void print_step(const BenchOptions& options, const graph::Plan& plan,
 Result<int> bench_step(const CommandLine& line, const BenchOptions& options) {
   SGA_ASSIGN(JobSpec job, load_job(options.job, line.overrides));
   SGA_TRY(choose_strategy(*line.strategies, job));
+  choose_f8_layout(job, options.devices);
   SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
   SGA_ASSIGN(const auto backend, create_device(*line.backends, device));
   SGA_ASSIGN(const TrainingSetup setup, set_up_training(job, storage_model(*backend)));

@@ -75,8 +75,6 @@ Status check_supported(const JobSpec& job) {
   const auto lacks = [&](std::string_view key, const std::string& what) {
     return unsupported(job.at(key) + ": " + what);
   };
-  if (job.training.dtype == "fp8")
-    return lacks("training.dtype", "this build has no fp8; expected \"f32\" or \"bf16\"");
   if (job.resilience.mode == "replicas")
     return lacks("resilience.mode", "this build keeps no replicas; expected \"mirror\" or \"off\"");
   return {};

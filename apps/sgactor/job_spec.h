@@ -81,6 +81,7 @@ struct JobSpec {
   struct Compile {
     bool fuse = true;
     std::vector<std::string> disable_passes;
+    std::string f8_layout = "auto";
   } compile;
   struct Log {
     int64_t interval = 1;
@@ -89,11 +90,11 @@ struct JobSpec {
     std::string sample_prompt;
     int64_t sample_tokens = 0;
   } log;
-  struct Strategy {
   struct Profile {
     std::string use;
     std::string record;
   } profile;
+  struct Strategy {
     std::string name = "mesh";
     std::vector<std::string> options;
   } strategy;

@@ -246,6 +246,7 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
   SGA_TRY(check_supported(job));
   SGA_TRY(choose_strategy(*line.strategies, job));
   if (options.resume) SGA_TRY(check_strategy_resumes(job));
+  choose_f8_layout(job, options.devices);
   if (options.launcher.rank > 0) return train_as_node(job, options);
   SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
   SGA_ASSIGN(auto backend, create_device(*line.backends, device));

@@ -68,7 +68,11 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
   options.optimizer.max_grad_norm = job.optimizer.max_grad_norm;
   options.storage = storage;
   options.fuse = job.compile.fuse;
-  options.precision = job.training.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  options.precision = job.training.dtype == "fp8"    ? DType::kF8E4M3
+                      : job.training.dtype == "bf16" ? DType::kBF16
+                                                     : DType::kF32;
+  options.f8_layout = job.compile.f8_layout == "inner_last" ? graph::F8Layout::kInnerLast
+                                                            : graph::F8Layout::kAny;
   options.recompute.mode =
       graph::parse_recompute_mode(job.training.recompute).value_or(graph::RecomputeMode::kNone);
   options.recompute.memory_budget_bytes = parse_byte_size(job.training.memory_budget).value_or(0);
@@ -84,6 +88,11 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
                          : graph::PipelineSchedule::k1F1B;
   if (options.pipeline == graph::PipelineSchedule::kInterleaved) options.chunks_per_stage = 2;
   return options;
+}
+
+void choose_f8_layout(JobSpec& job, const std::string& devices) {
+  if (job.compile.f8_layout != "auto") return;
+  job.compile.f8_layout = devices.starts_with("cuda") ? "inner_last" : "any";
 }
 
 Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
@@ -111,6 +120,7 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
     return result;
   }
   graph::CompileOptions options = compile_options(job, storage);
+  options.profile = profile.profile;
   options.dump = [&](const std::string& pass, const graph::Graph& training,
                      const graph::Graph& update) {
     if (pass == kSchemaPass) result.graph_bytes = graph::serialize_graph(training);
@@ -120,7 +130,6 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
   if (!compiled.ok()) return blame_passes(job, compiled.status());
   result.compiled = std::move(*compiled);
   if (cache != nullptr) cache->keep(key, {result.compiled, result.graph_bytes});
-  options.profile = profile.profile;
   return result;
 }
 

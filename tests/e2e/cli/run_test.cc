@@ -143,6 +143,27 @@ TEST_F(ProgramRun, ResumedRunKeepsTheBits) {
   EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
 }
 
+/// Scales are state: a resumed run that forgot them would round its first step otherwise.
+TEST_F(ProgramRun, ResumedRunKeepsTheBitsOfFp8) {
+  const std::string fp8 = "--training.dtype=fp8";
+  ASSERT_EQ(run({"train", "job.toml", "--run-dir", "narrow", "--training.dtype=bf16"}).exit_code,
+            0);
+  const ProgramResult whole = run({"train", "job.toml", "--run-dir", "whole", fp8});
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_NE(loss_bits("whole"), loss_bits("narrow"));
+  ASSERT_EQ(run({"train", "job.toml", "--run-dir", "half", fp8, "--training.steps=3"}).exit_code,
+            0);
+  const ProgramResult r =
+      run({"train", "job.toml", "--run-dir", "half", fp8, "--resume", "--training.steps=6"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(loss_bits("half"), loss_bits("whole"));
+  const ProgramResult shown = run({"ckpt", "show", "half/ckpt/step-00000006"});
+  EXPECT_NE(shown.out.find("amax/x/model.layers.0.mlp.down_proj.weight"), std::string::npos)
+      << shown.out;
+  const ProgramResult plan = run({"plan", "job.toml", fp8, "--passes"});
+  EXPECT_NE(plan.out.find("in f8e5m2: gradients spread wide"), std::string::npos) << plan.out;
+}
+
 TEST_F(ProgramRun, ResumeSkipsACutCheckpointAndSaysSo) {
   ASSERT_EQ(run({"train", "job.toml", "--run-dir", "out"}).exit_code, 0);
   const auto bits = loss_bits("out");
