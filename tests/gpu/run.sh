@@ -10,6 +10,8 @@
 #   bench        llama-1b, seq 4096, batch 8, bf16 (BENCH_ARGS: more keys)
 #   selective    the same with training.recompute = "selective", whose losses must be the same
 #   profile      bench by op, with each kernel timed alone
+#   fp8          bench with training.dtype = "fp8", after the conformance of its ops
+#   fp8-loss     LOSS_STEPS (1000) steps of llama-125m on the shipped text in bf16 and fp8; their losses
 #   llama-8b     llama-8b, seq 4096, bf16, full recompute, two micro-batches of one sequence
 #   peer         stock PyTorch at the same size (PEER: its script)
 # Prints little; everything is in RESULTS_DIR. A stage that fails does not stop the next.
@@ -40,7 +42,7 @@ gtest() { # gtest FILE NAME [ARGS]: prints failed tests with their first lines, 
 
 losses() { python3 - "$1" <<'P'
 import json, sys
-print(" ".join(f"{json.loads(l)['step']}:{json.loads(l)['loss']:.5f}" for l in open(sys.argv[1]) if '"loss"' in l and json.loads(l).get('step', 0) in (1, 2, 5, 10, 20, 40, 80, 160, 320)))
+print(" ".join(f"{json.loads(l)['step']}:{json.loads(l)['loss']:.5f}" for l in open(sys.argv[1]) if '"loss"' in l and json.loads(l).get('step', 0) in (1, 2, 5, 10, 20, 40, 80, 160, 320, 500, 1000)))
 P
 }
 
@@ -133,6 +135,26 @@ for stage in "$@"; do
           cut -c1-600 "$out/bench.log" | tail -7
           ;;
       esac
+      ;;
+    fp8)
+      gtest conformance-fp8 ./tests/conformance_test --gtest_filter='*cuda*f8*:*cuda*scaled*:*cuda*amax*'
+      export SGACTOR_CUDA_MATMULS="$out/matmuls.txt"
+      step_bench fp8 "${STEPS:-12}" examples/llama-1b.toml --training.dtype=fp8 --compile.f8_layout=inner_last \
+        --training.micro_batch_size=8 --training.global_batch_size=8 ${BENCH_ARGS:-}
+      cut -c1-600 "$out/fp8.log" | tail -7
+      ;;
+    fp8-loss)
+      for dtype in bf16 fp8; do
+        timeout "${LIMIT:-120}" "${ours[@]}" ./bin/sgactor train examples/llama-125m.toml --devices cuda:0 --run-dir "$out/loss-$dtype" \
+          "--training.dtype=$dtype" "--training.steps=${LOSS_STEPS:-1000}" --data.kind=text --data.path=examples/data/shakespeare.txt \
+          --training.micro_batch_size=8 --training.global_batch_size=8 --training.seq_len=512 --checkpoint.interval=0 \
+          --training.validation_interval=0 --log.sample_tokens=0 --log.interval=50 >"$out/loss-$dtype.txt" 2>&1
+        say "$dtype rc $?"
+        tail -2 "$out/loss-$dtype.txt" | cut -c1-300
+        losses "$out/loss-$dtype/metrics.jsonl"
+        cp "$out/loss-$dtype/metrics.jsonl" "$out/loss-$dtype.jsonl"
+        rm -rf "$out/loss-$dtype"
+      done
       ;;
     llama-8b)
       SGACTOR_CUDA_MATMULS="$out/matmuls.txt" step_bench 8b 4 examples/llama-8b.toml --training.dtype=bf16 --training.seq_len=4096 \

@@ -60,7 +60,7 @@ class QuickState final : public transport::StateSource {
     return {};
   }
   [[nodiscard]] bool is_zero(const std::string& name) const override {
-    return name.starts_with("m/") || name.starts_with("v/");
+    return name.starts_with("m/") || name.starts_with("v/") || name.starts_with("amax/");
   }
   /// Until the first tensor is asked for, everything is compiled and allocated.
   [[nodiscard]] Clock::time_point asked() const { return asked_.value_or(Clock::time_point{}); }
