@@ -369,9 +369,13 @@ Status Cluster::on_event(actors::SessionEvent& event) {
 
 Status Cluster::check_children() {
   for (const actors::NodeChildren::Exit& exit : children_.take_exits()) {
-    lost_ = fmt::format("the node of this host (pid {}) has ended: {}", exit.pid, exit.how);
+    const auto host = static_cast<size_t>(exit.tag);
+    const std::string whose = host < hosts_.size() ? hosts_[host].host : "this host";
+    lost_ = fmt::format("the node of {} (pid {}) has ended: {}", whose, exit.pid, exit.how);
     // Its workers follow it; whether anybody is left to go on shows then.
     if (running_ && setup_.recovers) continue;
+    // Before the run begins it is a host or device that is not as asked.
+    if (!running_) return no_device(lost_);
     return make_status(Code::kDisconnected, lost_, Scope::kRank);
   }
   return {};
