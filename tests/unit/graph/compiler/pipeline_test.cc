@@ -76,13 +76,11 @@ TEST(PipelineTest, RecordsAndDumpsEveryPassInOrder) {
   };
   const Result<Compiled> compiled = compile_training(preset("llama-tiny"), options);
   ASSERT_TRUE(compiled.ok());
-  const std::vector<std::string> expected = {"build_model",          "differentiate",
-                                             "note_schema",          "apply_sharding",
-                                             "insert_collectives",   "accumulate_microbatches",
-                                             "build_update",         "fuse_ops",
-                                             "infer_precision",      "plan_recompute",
-                                             "partition_subgraphs",  "split_stages",
-                                             "schedule_collectives", "plan_memory"};
+  const std::vector<std::string> expected = {
+      "build_model",        "differentiate",           "note_schema",    "apply_sharding",
+      "insert_collectives", "accumulate_microbatches", "build_update",   "fuse_ops",
+      "infer_precision",    "choose_layout",           "plan_recompute", "partition_subgraphs",
+      "split_stages",       "schedule_collectives",    "plan_memory"};
   EXPECT_EQ(names(*compiled), expected);
   EXPECT_EQ(dumped, expected);
   for (const PassRecord& pass : compiled->passes) EXPECT_FALSE(pass.note.empty()) << pass.name;
