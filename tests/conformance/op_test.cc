@@ -52,8 +52,9 @@ std::optional<std::string> check_case(kernels::Backend& backend, const OpCase& c
     if (exact) {
       for (double& x : expected) x = nearest(type.dtype, x);
     }
-    const std::optional<std::string> problem = disagreement(
-        from_native(type, got.outputs[j]), expected, exact ? 0.0 : tolerance_of(dtype));
+    const std::optional<std::string> problem =
+        disagreement(from_native(type, got.outputs[j]), expected,
+                     exact ? 0.0 : tolerance_of(c.graph.op(c.op).kind, dtype));
     if (problem) return text_of(c) + ": result " + std::to_string(j) + ", " + *problem;
   }
   return std::nullopt;

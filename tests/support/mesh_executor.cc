@@ -36,15 +36,26 @@ struct Member {
   int64_t num_out = 0;
 };
 
-template <class T>
+/// `Stored` is T, or uint16_t for bf16, which is combined in f32 and rounded once.
+template <class T, class Stored = T>
 void run_collective(const Launch& launch, const std::vector<Member>& members) {
-  const auto at = [](const std::byte* p, int64_t i) {
-    T value;
-    std::memcpy(&value, p + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-    return value;
+  const auto at = [](const std::byte* p, int64_t i) -> T {
+    Stored value;
+    std::memcpy(&value, p + i * static_cast<int64_t>(sizeof value), sizeof value);
+    if constexpr (std::is_same_v<Stored, T>) {
+      return value;
+    } else {
+      return bf16_to_float(value);
+    }
   };
-  const auto put = [](std::byte* p, int64_t i, T value) {
-    std::memcpy(p + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+  const auto put = [](std::byte* p, int64_t i, T number) {
+    Stored value;
+    if constexpr (std::is_same_v<Stored, T>) {
+      value = number;
+    } else {
+      value = float_to_bf16(number);
+    }
+    std::memcpy(p + i * static_cast<int64_t>(sizeof value), &value, sizeof value);
   };
   const bool largest = launch.communication.reduction == graph::Reduction::kMax;
   const auto combine = [&](T a, T b) { return largest ? std::max(a, b) : a + b; };
@@ -309,6 +320,8 @@ Status MeshExecutor::exchange(const std::vector<int32_t>& members, const graph::
       run_collective<double>(l, parts);
     } else if (dtype == DType::kF32) {
       run_collective<float>(l, parts);
+    } else if (dtype == DType::kBF16) {
+      run_collective<float, uint16_t>(l, parts);
     } else {
       return unsupported(fmt::format("a collective of {}", dtype_name(dtype)));
     }
