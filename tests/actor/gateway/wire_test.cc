@@ -156,7 +156,9 @@ TEST(WireTest, RandomBytesAreRefused) {
 TEST(WireTest, AnotherProtocolIsNamed) {
   std::string bytes = bytes_of(Finish{});
   // The protocol is the first number of the root's data.
-  const size_t at = bytes.find(std::string("\2\0\0\0\2\0\0\0", 8));
+  std::string start("\0\0\0\0\2\0\0\0", 8);
+  start[0] = static_cast<char>(kProtocol);
+  const size_t at = bytes.find(start);
   ASSERT_NE(at, std::string::npos);
   bytes[at] = 9;
   const auto back = decode(bytes);
