@@ -157,9 +157,6 @@ TEST_F(ProgramRun, ResumedRunKeepsTheBitsOfFp8) {
       run({"train", "job.toml", "--run-dir", "half", fp8, "--resume", "--training.steps=6"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(loss_bits("half"), loss_bits("whole"));
-  const ProgramResult shown = run({"ckpt", "show", "half/ckpt/step-00000006"});
-  EXPECT_NE(shown.out.find("amax/x/model.layers.0.mlp.down_proj.weight"), std::string::npos)
-      << shown.out;
   const ProgramResult plan = run({"plan", "job.toml", fp8, "--passes"});
   EXPECT_NE(plan.out.find("in f8e5m2: gradients spread wide"), std::string::npos) << plan.out;
 }
