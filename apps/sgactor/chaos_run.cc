@@ -191,7 +191,10 @@ Json report(const Facts& quiet, const Facts& struck, const std::vector<Json>& re
   out["recovery_ms"] = std::move(ms);
   int64_t again = 0;
   for (const Json& r : recoveries) {
-    again += r.value("steps_again", int64_t{0}) * (num_ranks - r.value("ranks_moved", int64_t{0}));
+    // Counted where it happens; a record without the count is of ranks that all began again.
+    const int64_t all =
+        r.value("steps_again", int64_t{0}) * (num_ranks - r.value("ranks_moved", int64_t{0}));
+    again += r.value("survivors_reexecuted", all);
   }
   out["survivors_reexecuted"] = again;
   return out;

@@ -6,6 +6,10 @@ namespace {
 /// The scenarios that ship, one a kind of fault.
 class ChaosKinds : public FaultTest {
  protected:
+  void SetUp() override {
+    FaultTest::SetUp();
+    ranks_.push_back("--checkpoint.interval=0");  // 300 steps are not to wait for the disk
+  }
   /// The report of `sgactor chaos` over a scenario of apps/examples/chaos, which must agree.
   nlohmann::json report_of(const std::string& scenario, const std::vector<std::string>& more = {}) {
     std::vector<std::string> args = {
@@ -50,13 +54,13 @@ TEST_F(ChaosKinds, AnActorThatFailsCostsNoBit) {
 
 TEST_F(ChaosKinds, AFullDiskIsSaidAndSurvived) {
   // Checkpoints on disk while there are steps left, so that the fault meets a write.
-  const nlohmann::json report = report_of("disk-full", {"--checkpoint.interval=5"});
+  const nlohmann::json report = report_of("disk-full", {"--checkpoint.interval=10"});
   EXPECT_NE((log_ + report.dump()).find("No space left on device"), std::string::npos)
       << log_ << report.dump();
 }
 
 TEST_F(ChaosKinds, ATornWriteIsNeverTakenForACheckpoint) {
-  const nlohmann::json report = report_of("torn-write", {"--checkpoint.interval=5"});
+  const nlohmann::json report = report_of("torn-write", {"--checkpoint.interval=10"});
   ASSERT_EQ(report["recoveries"].size(), 1U);
   EXPECT_EQ(report["recoveries"][0]["fault"], "worker exit");
 }

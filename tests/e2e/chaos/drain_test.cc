@@ -6,6 +6,10 @@ namespace {
 /// Two nodes on loopback, a worker each.
 class Drain : public FaultTest {
  protected:
+  void SetUp() override {
+    FaultTest::SetUp();
+    ranks_.push_back("--checkpoint.interval=0");  // 300 steps are not to wait for the disk
+  }
   static constexpr const char* kSteps = "--training.steps=400";
 
   /// Starts both; the second one's process id.
