@@ -29,7 +29,7 @@ constexpr bool kToCoordinator =
 template <class T>
 constexpr bool kToWorker = std::is_same_v<T, BeginStep> || std::is_same_v<T, Commit> ||
                            std::is_same_v<T, BeginValidation> || std::is_same_v<T, TakeSnapshot> ||
-                           std::is_same_v<T, Finish>;
+                           std::is_same_v<T, Finish> || std::is_same_v<T, Resume>;
 
 struct GatewayState {
   std::string name = "gateway";
@@ -70,7 +70,11 @@ void deliver(Self self, wire::Envelope& envelope) {
           if (s.worker) self->send(s.worker, std::move(m));
         } else if constexpr (std::is_same_v<T, wire::Opaque>) {
           const auto it = s.subscribers.find(m.kind);
-          if (it != s.subscribers.end()) it->second(envelope.sender, m.payload);
+          if (it != s.subscribers.end()) {
+            it->second(envelope.sender, m.payload);
+          } else if (s.observer != nullptr) {
+            s.observer->on_message(envelope);
+          }
         } else if (s.observer != nullptr) {
           s.observer->on_message(envelope);
         }

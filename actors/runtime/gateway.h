@@ -73,7 +73,7 @@ struct BindCoordinator {
   CoordinatorActor proxy;
 };
 /// a layer above -> gateway: payloads of `kind` go to `receiver`, with the peer they came from.
-/// Payloads of kinds that nobody has subscribed to are dropped.
+/// Payloads of kinds that nobody has subscribed to are messages for the process (SessionEvent).
 struct SubscribeOpaque {
   uint32_t kind = 0;
   std::function<void(wire::PeerId from, const std::string& payload)> receiver;
