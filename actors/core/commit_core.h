@@ -34,6 +34,8 @@ class CommitCore {
   Result<Vote> on_vote(int32_t rank, int64_t incarnation, int64_t generation, int64_t step);
   /// Pre: on_vote has returned kAll for the open step.
   [[nodiscard]] CommitRecord record() const;
+  /// What stands now: written when a fence has changed it, before anybody is told.
+  [[nodiscard]] CommitRecord standing() const { return {committed_, generation_, incarnations_}; }
   /// The record of `step` is on disk: it is committed and may be announced. Errors: kInternal if
   /// not all have voted.
   Status on_durable(int64_t step);

@@ -30,6 +30,8 @@ class RankStepCore {
   /// kInternal if this rank has not voted for it.
   Result<bool> on_commit(int64_t step);
 
+  /// Has come to its vote for step(), and has not heard of the commit.
+  [[nodiscard]] bool awaits_commit() const { return voted_ && committed_ < step_; }
   [[nodiscard]] bool running() const { return running_; }
   [[nodiscard]] int64_t step() const { return step_; }
 

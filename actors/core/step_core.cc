@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace sgactor::actors {
 
 StepCore::StepCore(const StepPolicy& policy)
@@ -52,11 +54,17 @@ Status StepCore::on_step_done(int64_t step) {
   last_done_ = step;
   const bool last = step == policy_.last_step;
   const auto due = [step](int64_t interval) { return interval > 0 && step % interval == 0; };
-  checkpoint_due_ = due(policy_.checkpoint_interval) || (last && policy_.final_checkpoint);
+  checkpoint_due_ = due(policy_.checkpoint_interval) || (last && policy_.final_checkpoint) ||
+                    std::exchange(redo_checkpoint_, false);
   mirror_due_ = due(policy_.mirror_interval) && !last;
   validation_due_ = policy_.can_validate && policy_.validation_interval > 0 &&
                     (due(policy_.validation_interval) || last);
   return {};
+}
+
+void StepCore::redo_checkpoint() {
+  redo_checkpoint_ = true;
+  checkpointed_ = policy_.checkpointed >= 0 ? policy_.checkpointed : policy_.first_step - 1;
 }
 
 float tree_sum_losses(std::span<const float> losses) {

@@ -41,6 +41,8 @@ class StepCore {
   [[nodiscard]] int64_t last_done() const { return last_done_; }
   /// The step is done on every rank. Errors: kInternal if it was not begun.
   Status on_step_done(int64_t step);
+  /// The checkpoint under way came to nothing: another is due after the next step.
+  void redo_checkpoint();
 
  private:
   StepPolicy policy_;
@@ -53,6 +55,7 @@ class StepCore {
   bool finished_ = false;
   bool interrupted_ = false;
   bool paused_ = false;
+  bool redo_checkpoint_ = false;
   int64_t checkpointed_ = 0;
 };
 

@@ -93,6 +93,7 @@ struct StepDone {
   tokens @7 :Int64;
   sampleHash @8 :UInt64;
   hasLoss @9 :Bool;
+  reexecuted @10 :Int64;
 }
 
 struct BeginValidation {
@@ -126,6 +127,7 @@ struct RankFinished {
 struct FaultReport {
   rank @0 :Int32;
   status @1 :Status;
+  suspended @2 :Bool;
 }
 
 struct TakeSnapshot {
@@ -178,5 +180,6 @@ struct Envelope {
     faultReport @30 :FaultReport;
     heartbeat @31 :Int64;
     endWorker @32 :EndWorker;
+    resume @33 :Int64;
   }
 }

@@ -3,6 +3,7 @@
 
 #include <caf/typed_actor.hpp>
 
+#include <functional>
 #include <vector>
 
 namespace sgactor::actors {
@@ -33,14 +34,24 @@ using WorkerActor = caf::typed_actor<
     caf::reacts_to<BeginStep>, caf::reacts_to<Commit>, caf::reacts_to<BeginValidation>,
     caf::reacts_to<TakeSnapshot>, caf::reacts_to<SnapshotEnqueued>, caf::reacts_to<Finish>,
     caf::reacts_to<LaneToken>, caf::reacts_to<WorkComplete>, caf::reacts_to<StepPrepared>,
-    caf::reacts_to<NumbersRead>, caf::reacts_to<InputsKept>, caf::reacts_to<PoolReport>>;
+    caf::reacts_to<NumbersRead>, caf::reacts_to<InputsKept>, caf::reacts_to<PoolReport>,
+    caf::reacts_to<Rejoined>, caf::reacts_to<Resume>>;
+
+struct Adopt;
 
 using CoordinatorActor =
     caf::typed_actor<caf::reacts_to<RankReady>, caf::reacts_to<Vote>,
                      caf::reacts_to<JournalWritten>, caf::reacts_to<StepDone>,
                      caf::reacts_to<ValidationDone>, caf::reacts_to<SnapshotEnqueued>,
                      caf::reacts_to<SnapshotWritten>, caf::reacts_to<CheckpointCommitted>,
-                     caf::reacts_to<RankFinished>, caf::reacts_to<FaultReport>>;
+                     caf::reacts_to<RankFinished>, caf::reacts_to<FaultReport>,
+                     caf::reacts_to<Fence>, caf::reacts_to<Adopt>>;
+
+/// Whoever looks after processes -> coordinator: another worker, which `spawn` stands for, takes
+/// over ranks of the last Fence, in its generation.
+struct Adopt {
+  std::function<WorkerActor(caf::local_actor* parent, const CoordinatorActor& coordinator)> spawn;
+};
 
 /// The actors of one program of one logical rank.
 struct Routes {
@@ -53,3 +64,5 @@ struct Routes {
 };
 
 }  // namespace sgactor::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Adopt)

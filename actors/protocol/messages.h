@@ -38,10 +38,12 @@ struct Routes;  // protocol/interfaces.h
 struct Wire {
   std::shared_ptr<const Routes> routes;
 };
-/// worker -> coordinator: all actors of `rank` exist and know each other; steps may begin.
+/// worker -> coordinator: all actors of `rank` exist and know each other, and others are reached in
+/// `generation`; steps may begin or go on.
 struct RankReady {
   int32_t rank = 0;
   int64_t incarnation = 1;
+  int64_t generation = 1;
 };
 /// coordinator -> worker: the run is over, say what it took (RankFinished for each rank), and wait
 /// to be ended.
@@ -63,6 +65,28 @@ struct PoolReport {
 struct FaultReport {
   int32_t rank = 0;
   Status status;
+  /// Nothing is lost here: an operation with others waits for a recovery, because of `status`.
+  bool suspended = false;
+};
+
+// --- recovery in place ---
+
+/// whoever looks after processes -> coordinator: `ranks` have lost their worker. Nothing commits
+/// before their next incarnations vote; CoordinatorHost::on_fenced is told once that is on disk.
+/// A later one replaces one that is under way.
+struct Fence {
+  int64_t generation = 1;
+  std::vector<int32_t> ranks;
+};
+/// a worker's process -> worker: others are reached in `generation`; answered by RankReady.
+struct Rejoined {
+  int64_t generation = 1;
+};
+/// coordinator -> worker: all are ready in `generation`. Implies COMMIT(committed). Operations of
+/// the open step go on; what was said since is said again, since it may not have been heard.
+struct Resume {
+  int64_t generation = 1;
+  int64_t committed = 0;
 };
 
 // --- step and commit ---
@@ -84,6 +108,7 @@ struct Vote {
 struct JournalWritten {
   int64_t step = 0;
   Status status;
+  int64_t fence = 0;  ///< not 0: the record is that of the Fence of this generation
 };
 /// the device's service -> worker: what the update of `step` needs lies at the mirror (or why not,
 /// which costs no more than a longer way back): the rank may vote.
@@ -106,6 +131,8 @@ struct StepDone {
   int64_t kernel_ns = 0;  ///< the compute lane inside kernels
   int64_t tokens = 0;     ///< valid ones of the global batch
   uint64_t sample_hash = 0;
+  /// Launches that the rank's process has executed again since this generation began.
+  int64_t reexecuted = 0;
 };
 /// the device's service -> worker: numbers read back from the device after `step` of `program`.
 struct NumbersRead {
@@ -249,7 +276,7 @@ typename I::result_type inspect(I& f, TensorHandle& x) {
 }
 template <class I>
 typename I::result_type inspect(I& f, RankReady& x) {
-  return f(caf::meta::type_name("rank_ready"), x.rank, x.incarnation);
+  return f(caf::meta::type_name("rank_ready"), x.rank, x.incarnation, x.generation);
 }
 template <class I>
 typename I::result_type inspect(I& f, BeginStep& x) {
@@ -290,6 +317,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::RankFinished)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::AskPoolReport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::PoolReport)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::FaultReport)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Fence)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Rejoined)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Resume)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::BeginStep)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Vote)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::JournalWritten)

@@ -17,7 +17,7 @@ namespace {
 namespace cw = control_wire;
 
 constexpr size_t kMaxStatusText = 16384;
-constexpr std::array<std::string_view, 27> kNames = {"hello",
+constexpr std::array<std::string_view, 28> kNames = {"hello",
                                                      "welcome",
                                                      "refused",
                                                      "start_workers",
@@ -43,7 +43,8 @@ constexpr std::array<std::string_view, 27> kNames = {"hello",
                                                      "rank_finished",
                                                      "fault_report",
                                                      "heartbeat",
-                                                     "end_worker"};
+                                                     "end_worker",
+                                                     "resume"};
 static_assert(kNames.size() == std::variant_size_v<Body>);
 
 capnp::Data::Reader data(const std::string& text) {
@@ -217,6 +218,7 @@ void put(const StepDone& m, cw::Envelope::Body::Builder body) {
   to.setTokens(m.tokens);
   to.setSampleHash(m.sample_hash);
   to.setHasLoss(m.numbers.has_loss);
+  to.setReexecuted(m.reexecuted);
 }
 void put(const ValidationDone& m, cw::Envelope::Body::Builder body) {
   auto to = body.initValidationDone();
@@ -250,7 +252,9 @@ void put(const FaultReport& m, cw::Envelope::Body::Builder body) {
   auto to = body.initFaultReport();
   to.setRank(m.rank);
   put(m.status, to.initStatus());
+  to.setSuspended(m.suspended);
 }
+void put(const Resume& m, cw::Envelope::Body::Builder body) { body.setResume(m.committed); }
 void put(const Heartbeat& m, cw::Envelope::Body::Builder body) { body.setHeartbeat(m.sequence); }
 
 // --- reading ---
@@ -305,6 +309,7 @@ Body get_step_done(cw::StepDone::Reader from) {
   m.kernel_ns = from.getKernelNs();
   m.tokens = from.getTokens();
   m.sample_hash = from.getSampleHash();
+  m.reexecuted = from.getReexecuted();
   return m;
 }
 Result<Body> get_snapshot_written(cw::SnapshotWritten::Reader from) {
@@ -328,7 +333,7 @@ Result<Body> get_fault(cw::FaultReport::Reader from) {
   Status status;
   SGA_TRY(get(from.getStatus(), status));
   if (status.ok()) return corruption("control message: a fault report without a fault");
-  return Body(FaultReport{from.getRank(), std::move(status)});
+  return Body(FaultReport{from.getRank(), std::move(status), from.getSuspended()});
 }
 
 /// Messages between processes.
@@ -392,7 +397,10 @@ Result<Body> get_body(cw::Envelope::Body::Reader body, int64_t generation) {
     case Which::FINISH:
       return Body(Finish{});
     case Which::RANK_READY:
-      return Body(RankReady{body.getRankReady().getRank(), body.getRankReady().getIncarnation()});
+      return Body(RankReady{body.getRankReady().getRank(), body.getRankReady().getIncarnation(),
+                            generation});
+    case Which::RESUME:
+      return Body(Resume{generation, body.getResume()});
     case Which::VOTE: {
       const auto from = body.getVote();
       return Body(Vote{from.getRank(), from.getIncarnation(), generation, from.getStep()});
@@ -448,7 +456,7 @@ bool belongs_to_generation(const Body& body) {
          std::holds_alternative<BeginValidation>(body) ||
          std::holds_alternative<TakeSnapshot>(body) || std::holds_alternative<Vote>(body) ||
          std::holds_alternative<StepDone>(body) || std::holds_alternative<ValidationDone>(body) ||
-         std::holds_alternative<SnapshotEnqueued>(body);
+         std::holds_alternative<SnapshotEnqueued>(body) || std::holds_alternative<Resume>(body);
 }
 
 Result<std::string> encode(const Envelope& envelope) {

@@ -14,7 +14,7 @@
 namespace sgactor::actors::wire {
 
 /// Grows with every change that an older process would misread.
-inline constexpr uint32_t kProtocol = 3;
+inline constexpr uint32_t kProtocol = 4;
 /// Most bytes of one encoded envelope; a plan is the largest thing sent.
 inline constexpr size_t kMaxBytes = size_t{1} << 29;
 
@@ -125,7 +125,7 @@ using Body =
     std::variant<Hello, Welcome, Refused, StartWorkers, WorkerExited, StopJob, LoadPlan, PlanLoaded,
                  Routes, Shutdown, Failed, Opaque, BeginStep, Commit, BeginValidation, TakeSnapshot,
                  Finish, RankReady, Vote, StepDone, ValidationDone, SnapshotEnqueued,
-                 SnapshotWritten, RankFinished, FaultReport, Heartbeat, EndWorker>;
+                 SnapshotWritten, RankFinished, FaultReport, Heartbeat, EndWorker, Resume>;
 std::string_view name_of(const Body& body);
 /// Messages of a step, which belong to one generation; the others are valid in every one.
 bool belongs_to_generation(const Body& body);

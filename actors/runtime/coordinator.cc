@@ -40,7 +40,17 @@ struct CoordinatorState {
   RunOutcome outcome;
   bool finished = false;
   std::set<int32_t> ready;
-  int32_t num_waited = 0;  // answers still missing to the action under way
+  /// What the action under way waits for, and from which ranks.
+  enum class Waits : uint8_t { kNothing = 0, kDone, kEnqueued, kValidated, kFinished };
+  Waits waits = Waits::kNothing;
+  std::set<int32_t> missing;
+  bool started = false;  // all have been ready once
+  // From a Fence until all are ready again: nothing is begun or announced.
+  std::optional<Fence> fence;
+  bool journal_busy = false;
+  bool advance_due = false;  // held back by the fence
+  bool validate_again = false;
+  std::set<int32_t> writers_busy;  // ranks whose snapshot is not written
   // The checkpoint on its way to disk, one at a time: parts of the ranks, by rank.
   std::optional<CheckpointCommitted> writing;
   bool writing_mirror = false;
@@ -51,7 +61,21 @@ struct CoordinatorState {
   int64_t begin_ns = 0;
   std::vector<StepDone> done;  // of the open step, by rank
   Probe probe;
+
+  void wait_for(Waits what) {
+    waits = what;
+    missing.clear();
+    for (int32_t r = 0; r < host->num_ranks(); ++r) missing.insert(r);
+  }
+  /// True if that was the last answer; one that nobody waits for changes nothing.
+  bool answered(Waits what, int32_t rank) {
+    if (waits != what || missing.erase(rank) == 0 || !missing.empty()) return false;
+    waits = Waits::kNothing;
+    return true;
+  }
+  [[nodiscard]] bool has_rank(int32_t rank) const { return rank >= 0 && rank < host->num_ranks(); }
 };
+using Waits = CoordinatorState::Waits;
 using Self = CoordinatorActor::stateful_pointer<CoordinatorState>;
 
 /// The run is over, one way or the other: tell, then end; links end all others.
@@ -71,7 +95,7 @@ void ask_for_reports(Self self) {
   CoordinatorState& s = self->state;
   if (!s.finishing || s.writing) return;
   s.outcome.pools.resize(s.host->placements.size());
-  s.num_waited = s.host->num_ranks();
+  s.wait_for(Waits::kFinished);
   tell_workers(self, Finish{});
 }
 
@@ -79,13 +103,14 @@ void ask_for_reports(Self self) {
 /// alternative is to lose a checkpoint that was asked for.
 void take_snapshot(Self self, bool mirror = false) {
   CoordinatorState& s = self->state;
-  s.snapshot_waits = s.writing.has_value();
+  s.snapshot_waits = s.writing.has_value() || !s.writers_busy.empty() || s.fence.has_value();
   s.mirror_waits = s.snapshot_waits && mirror;
   if (s.snapshot_waits) return;
   s.writing_mirror = mirror;
   s.writing = CheckpointCommitted{s.steps.last_done(), {}, {}, 0, 0, 0};
   s.parts.assign(s.host->placements.size(), std::nullopt);
-  s.num_waited = s.host->num_ranks();
+  s.wait_for(Waits::kEnqueued);
+  s.writers_busy = s.missing;
   tell_workers(self, TakeSnapshot{s.steps.last_done(), mirror ? s.host->mirror.root : ""});
 }
 
@@ -93,7 +118,7 @@ void begin_step(Self self, const Probe::Span& span) {
   CoordinatorState& s = self->state;
   const int64_t step = s.steps.step();
   s.begin_ns = now_ns(self);
-  s.num_waited = s.host->num_ranks();
+  s.wait_for(Waits::kDone);
   for (int32_t r = 0; r < s.host->num_ranks(); ++r) span.sent(arrow_id(Arrow::kBegin, r, 0, step));
   tell_workers(self, BeginStep{step, s.commits.generation()});
 }
@@ -101,6 +126,8 @@ void begin_step(Self self, const Probe::Span& span) {
 /// Does what comes next.
 void advance(Self self, const Probe::Span& span) {
   CoordinatorState& s = self->state;
+  s.advance_due = s.fence.has_value();
+  if (s.advance_due) return;
   const bool stop = s.host->stop != nullptr && s.host->stop->load();
   const bool pause = s.host->pause != nullptr && s.host->pause->load();
   switch (s.steps.next(stop, pause)) {
@@ -113,11 +140,24 @@ void advance(Self self, const Probe::Span& span) {
       if (s.writing && !s.steps.paused()) return advance(self, span);
       return take_snapshot(self, true);
     case StepCore::Action::kValidate:
+      s.waits = Waits::kValidated;
       return tell_workers(self, BeginValidation{s.steps.last_done(), s.host->validation_batches});
     case StepCore::Action::kFinish:
       s.finishing = true;
       return ask_for_reports(self);
   }
+}
+
+/// `fence`: its generation if the record is that of a fence, else 0.
+void write_journal(Self self, CommitRecord record, int64_t fence) {
+  CoordinatorState& s = self->state;
+  s.journal_busy = true;
+  const int64_t step = record.step;
+  s.host->services.journal->submit(
+      [journal = s.host->journal, record = std::move(record)] { return journal->append(record); },
+      [coordinator = CoordinatorActor(self), step, fence](const Status& status) {
+        caf::anon_send(coordinator, JournalWritten{step, status, fence});
+      });
 }
 
 void on_vote(Self self, const Vote& msg) {
@@ -127,18 +167,102 @@ void on_vote(Self self, const Vote& msg) {
   const auto vote = s.commits.on_vote(msg.rank, msg.incarnation, msg.generation, msg.step);
   if (!vote.ok()) return end_run(self, vote.status());
   if (*vote != CommitCore::Vote::kAll) return;
-  s.host->services.journal->submit(
-      [journal = s.host->journal, record = s.commits.record()] { return journal->append(record); },
-      [coordinator = CoordinatorActor(self), step = msg.step](const Status& status) {
-        caf::anon_send(coordinator, JournalWritten{step, status});
-      });
+  write_journal(self, s.commits.record(), 0);
+}
+
+/// Gives up the snapshot under way: a rank that is gone owes its part.
+void give_up_snapshot(CoordinatorState& s) {
+  const bool mirror = s.writing_mirror;
+  s.writing.reset();
+  if (s.waits == Waits::kEnqueued) {
+    // The state is that of the last step still: taken again when all are ready.
+    s.waits = Waits::kNothing;
+    s.snapshot_waits = true;
+    s.mirror_waits = mirror;
+  } else if (!mirror) {
+    s.steps.redo_checkpoint();
+  }
+}
+
+/// No record is on its way to disk: what is committed now stays that, and votes of the lives that
+/// are over are forgotten.
+void fence_now(Self self) {
+  CoordinatorState& s = self->state;
+  const Fence& fence = *s.fence;
+  s.ready.clear();
+  for (const int32_t rank : fence.ranks) {
+    (void)s.commits.adopt(rank, fence.generation, fence.generation);
+    s.writers_busy.erase(rank);
+    if (s.writing && !s.parts[static_cast<size_t>(rank)]) give_up_snapshot(s);
+    if (s.waits == Waits::kValidated && rank == s.host->validation_rank) s.validate_again = true;
+    // Its part of the snapshot is written, so its lanes were free.
+    if (s.answered(Waits::kEnqueued, rank)) s.advance_due = true;
+  }
+  write_journal(self, s.commits.standing(), fence.generation);
+}
+
+void on_fence(Self self, const Fence& msg) {
+  CoordinatorState& s = self->state;
+  const auto span = s.probe.handle(self, "fence", s.commits.committed());
+  for (const int32_t rank : msg.ranks) {
+    if (!s.has_rank(rank)) return end_run(self, internal_error("a fence of no rank"));
+  }
+  if (s.finishing || !s.started || s.finished) {
+    if (s.host->on_fenced) s.host->on_fenced(msg.generation, -1);
+    return;
+  }
+  s.fence = msg;
+  if (!s.journal_busy) fence_now(self);
+}
+
+/// All are ready in the fence's generation.
+void resume(Self self, const Probe::Span& span) {
+  CoordinatorState& s = self->state;
+  s.fence.reset();
+  const Resume go_on{s.commits.generation(), s.commits.committed()};
+  tell_workers(self, go_on);
+  if (s.host->on_ready) s.host->on_ready();
+  if (s.waits == Waits::kDone && s.steps.step() > go_on.committed) {
+    tell_workers(self, BeginStep{s.steps.step(), go_on.generation});
+  } else if (s.waits == Waits::kValidated && std::exchange(s.validate_again, false)) {
+    tell_workers(self, BeginValidation{s.steps.last_done(), s.host->validation_batches});
+  } else if (s.waits == Waits::kNothing && s.snapshot_waits) {
+    take_snapshot(self, s.mirror_waits);
+  } else if (s.waits == Waits::kNothing && s.advance_due) {
+    advance(self, span);
+  }
+}
+
+void on_ready(Self self, const RankReady& msg) {
+  CoordinatorState& s = self->state;
+  const auto span = s.probe.handle(self, "rank_ready", 0);
+  if (!s.has_rank(msg.rank)) {
+    return end_run(self, internal_error("a rank that does not exist is ready"));
+  }
+  if (msg.generation != s.commits.generation() ||
+      msg.incarnation != s.commits.incarnation(msg.rank)) {
+    return;  // of a life or a generation that is over
+  }
+  if (!s.ready.insert(msg.rank).second) return;  // sent again
+  if (s.ready.size() != s.done.size()) return;
+  if (std::exchange(s.started, true)) return resume(self, span);
+  if (s.host->on_ready) s.host->on_ready();
+  advance(self, span);
 }
 
 void on_journal_written(Self self, const JournalWritten& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "journal_written", msg.step);
+  s.journal_busy = false;
   if (!msg.status.ok()) return end_run(self, msg.status);
-  if (Status st = s.commits.on_durable(msg.step); !st.ok()) return end_run(self, st);
+  if (msg.fence == 0) {
+    if (Status st = s.commits.on_durable(msg.step); !st.ok()) return end_run(self, st);
+  }
+  if (s.fence) {
+    // The commit is announced when all are ready again.
+    if (s.fence->generation != msg.fence) return fence_now(self);
+    return s.host->on_fenced(msg.fence, s.commits.committed());
+  }
   for (int32_t r = 0; r < s.host->num_ranks(); ++r) {
     span.sent(arrow_id(Arrow::kCommit, r, 0, msg.step));
   }
@@ -176,6 +300,7 @@ StepReport make_report(Self self) {
   report.kernel_ms = static_cast<double>(kernel_ns) / 1e6;
   report.generation = s.commits.generation();
   report.sample_hash = first.sample_hash;
+  for (const StepDone& d : s.done) report.reexecuted += d.reexecuted;
   return report;
 }
 
@@ -183,13 +308,13 @@ void on_step_done(Self self, const StepDone& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "step_done", msg.step);
   span.received(arrow_id(Arrow::kDone, msg.rank, 0, msg.step));
-  if (msg.rank < 0 || msg.rank >= s.host->num_ranks()) {
+  if (!s.has_rank(msg.rank)) {
     return end_run(self, internal_error("a step of a rank that does not exist"));
   }
   StepDone& done = s.done[static_cast<size_t>(msg.rank)];
-  if (done.step >= msg.step) return;  // sent again
+  if (done.step >= msg.step || msg.step != s.steps.step()) return;  // sent again
   done = msg;
-  if (--s.num_waited > 0) return;
+  if (!s.answered(Waits::kDone, msg.rank)) return;
   if (Status st = s.steps.on_step_done(msg.step); !st.ok()) return end_run(self, st);
   const StepReport report = make_report(self);
   s.outcome.step_seconds += report.step_ms / 1e3;
@@ -249,15 +374,23 @@ void on_written(Self self, const CheckpointCommitted& msg) {
   ask_for_reports(self);
 }
 
+/// A rank's staging is free: one that waits for the last of them may be taken.
+void on_writer_free(Self self, int32_t rank) {
+  CoordinatorState& s = self->state;
+  s.writers_busy.erase(rank);
+  if (s.writers_busy.empty() && s.snapshot_waits) take_snapshot(self, s.mirror_waits);
+}
+
 void on_snapshot_written(Self self, const SnapshotWritten& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "snapshot_written", msg.step);
   const bool mirror = s.writing && s.writing_mirror && s.writing->step == msg.step;
   if (!msg.status.ok() && !mirror) return end_run(self, msg.status);
-  if (msg.rank < 0 || msg.rank >= s.host->num_ranks()) {
+  if (!s.has_rank(msg.rank)) {
     return end_run(self, internal_error("a snapshot of a rank that does not exist"));
   }
-  if (!s.writing || s.writing->step != msg.step) return;  // sent again
+  s.writers_busy.erase(msg.rank);
+  if (!s.writing || s.writing->step != msg.step) return on_writer_free(self, msg.rank);
   std::optional<std::string>& part = s.parts[static_cast<size_t>(msg.rank)];
   if (part) return;
   part = msg.part;
@@ -280,6 +413,9 @@ void on_checkpoint_committed(Self self, const CheckpointCommitted& msg) {
 void on_validation_done(Self self, const ValidationDone& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "validation_done", msg.step);
+  if (s.waits != Waits::kValidated || msg.step != s.steps.last_done()) return;  // sent again
+  s.waits = Waits::kNothing;
+  s.validate_again = false;
   if (s.host->observer != nullptr) s.host->observer->on_validation(msg.step, msg.loss);
   advance(self, span);
 }
@@ -298,9 +434,13 @@ void watch(Self self) {
   self->set_error_handler([self](caf::error& e) { end_run(self, from_caf(e)); });
   self->set_exit_handler([](caf::exit_msg&) {});  // of workers: their down messages say more
   self->set_down_handler([self](caf::down_msg& msg) {
+    CoordinatorState& s = self->state;
     Status status = from_caf(msg.reason);
     if (status.ok()) status = internal_error("a worker ended before the run did");
-    end_run(self, status);
+    std::erase_if(s.workers, [&](const WorkerActor& w) { return w == msg.source; });
+    // A lost process is somebody else's to answer, by a fence or by the run's end.
+    const bool process = status.scope() == Scope::kRank && status.code() != Code::kInternal;
+    if (!process || !s.host->on_fenced) end_run(self, status);
   });
 }
 
@@ -309,8 +449,8 @@ void start(Self self, const std::shared_ptr<CoordinatorHost>& host) {
   s.host = host;
   s.steps = StepCore(host->policy);
   const size_t num_ranks = host->placements.size();
-  s.commits =
-      CommitCore(std::vector<int64_t>(num_ranks, 1), host->generation, host->policy.first_step - 1);
+  s.commits = CommitCore(std::vector<int64_t>(num_ranks, host->generation), host->generation,
+                         host->policy.first_step - 1);
   s.done.resize(num_ranks);
   s.probe = Probe(host->shared, s.name);
   host->shared->tracer.enable(host->trace_steps > 0);
@@ -324,35 +464,36 @@ CoordinatorActor::behavior_type coordinator_actor(Self self,
   watch(self);
   start(self, host);
   return {
-      [self](const RankReady& msg) {
-        const auto span = self->state.probe.handle(self, "rank_ready", 0);
-        CoordinatorState& st = self->state;
-        if (msg.rank < 0 || msg.rank >= st.host->num_ranks()) {
-          return end_run(self, internal_error("a rank that does not exist is ready"));
-        }
-        if (!st.ready.insert(msg.rank).second) return;  // sent again
-        if (st.ready.size() != st.done.size()) return;
-        if (st.host->on_ready) st.host->on_ready();
-        advance(self, span);
-      },
+      [self](const RankReady& msg) { on_ready(self, msg); },
       [self](const Vote& msg) { on_vote(self, msg); },
       [self](const JournalWritten& msg) { on_journal_written(self, msg); },
       [self](const StepDone& msg) { on_step_done(self, msg); },
       [self](const ValidationDone& msg) { on_validation_done(self, msg); },
       [self](const SnapshotEnqueued& msg) {
         const auto span = self->state.probe.handle(self, "snapshot_enqueued", msg.step);
-        if (--self->state.num_waited == 0) advance(self, span);
+        CoordinatorState& st = self->state;
+        if (!st.writing || st.writing->step != msg.step) return;  // of one that was given up
+        if (st.answered(Waits::kEnqueued, msg.rank)) advance(self, span);
       },
       [self](const SnapshotWritten& msg) { on_snapshot_written(self, msg); },
       [self](const CheckpointCommitted& msg) { on_checkpoint_committed(self, msg); },
       [self](const RankFinished& msg) {
-        if (msg.rank < 0 || msg.rank >= self->state.host->num_ranks()) {
+        if (!self->state.has_rank(msg.rank)) {
           return end_run(self, internal_error("a rank that does not exist has finished"));
         }
         self->state.outcome.pools[static_cast<size_t>(msg.rank)] = msg.pool;
-        if (--self->state.num_waited == 0) end_run(self, {});
+        if (self->state.answered(Waits::kFinished, msg.rank)) end_run(self, {});
       },
-      [self](const FaultReport& msg) { end_run(self, msg.status); },
+      [self](const FaultReport& msg) {
+        CoordinatorState& st = self->state;
+        if (!msg.suspended) return end_run(self, msg.status);
+        if (st.fence || !st.host->on_suspended) return;
+        st.host->on_suspended(st.commits.generation(), msg.status);
+      },
+      [self](const Fence& msg) { on_fence(self, msg); },
+      [self](const Adopt& msg) {
+        self->state.workers.push_back(msg.spawn(self, CoordinatorActor(self)));
+      },
   };
 }
 

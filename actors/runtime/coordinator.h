@@ -62,9 +62,17 @@ struct CoordinatorHost {
   TrainingObserver* observer = nullptr;
   const std::atomic<bool>* stop = nullptr;
   const std::atomic<bool>* pause = nullptr;  ///< ends the run after a mirror, between two steps
-  /// Called when all ranks are ready for the first step, on the coordinator's thread.
+  /// Called when all ranks are ready for the first step, and when they go on after a Fence. This
+  /// and those below are called on the coordinator's thread.
   std::function<void()> on_ready;
-  /// Called once, on the coordinator's thread, also when it fails itself. All actors end after.
+  /// Set: the run goes on when workers are lost (Fence, Adopt), and does not end with them. Called
+  /// once for each Fence that no later one has replaced, when it is on disk: with its generation
+  /// and the step committed last, which stays that until all are ready again; or with -1: too late,
+  /// the run is finishing.
+  std::function<void(int64_t generation, int64_t committed)> on_fenced;
+  /// Something waits for a recovery in this generation, because of this.
+  std::function<void(int64_t generation, const Status& why)> on_suspended;
+  /// Called once, also when the coordinator fails itself. All actors end after.
   std::function<void(const RunOutcome&)> on_finished;
 
   [[nodiscard]] int32_t num_ranks() const { return static_cast<int32_t>(placements.size()); }

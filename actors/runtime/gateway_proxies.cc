@@ -45,6 +45,8 @@ WorkerActor::behavior_type worker_proxy(WorkerProxy self, const GatewayActor& ga
       [self](const NumbersRead&) { not_here(self, "numbers_read"); },
       [self](const InputsKept&) { not_here(self, "inputs_kept"); },
       [self](const PoolReport&) { not_here(self, "pool_report"); },
+      [self](const Rejoined&) { not_here(self, "rejoined"); },
+      [self](const Resume& m) { to_worker(self, m); },
   };
 }
 
@@ -92,6 +94,8 @@ CoordinatorActor::behavior_type coordinator_proxy(
       },
       [self](const RankFinished& m) { to_coordinator(self, m); },
       [self](const FaultReport& m) { to_coordinator(self, m); },
+      [self](const Fence&) { fail(self, internal_error("fence sent to a worker's process")); },
+      [self](const Adopt&) { fail(self, internal_error("adopt sent to a worker's process")); },
   };
 }
 

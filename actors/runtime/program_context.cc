@@ -1,5 +1,6 @@
 #include "actors/runtime/program_context.h"
 
+#include "actors/runtime/channel_log.h"
 #include "graph/base/units.h"
 
 #include <fmt/format.h>
@@ -213,7 +214,7 @@ Result<std::shared_ptr<ProgramContext>> create_context(const ContextSpec& spec) 
 }
 
 Status create_lanes(const std::vector<ProgramContext*>& contexts,
-                    transport::Collectives* collectives, Behaviours* behaviours) {
+                    transport::Collectives* collectives, Behaviours* behaviours, bool logged) {
   auto set = std::make_shared<LaneSet>();
   size_t num_lanes = 0;
   int64_t scratch_bytes = 0;
@@ -235,6 +236,7 @@ Status create_lanes(const std::vector<ProgramContext*>& contexts,
       const ChannelSpec spec{first.plan, first.rank, static_cast<int32_t>(i), first.backend,
                              collectives};
       SGA_ASSIGN(lane.channel, create_channel(spec));
+      if (logged) lane.channel = create_logged_channel(spec, std::move(lane.channel));
       if (behaviours == nullptr) continue;
       SGA_ASSIGN(lane.channel, behaviours->stand_in(spec, std::move(lane.channel)));
       continue;

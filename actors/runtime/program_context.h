@@ -110,10 +110,11 @@ struct ContextSpec {
 /// kInvalidPlan, kUnsupported (an op the backend lacks), kOutOfMemory.
 Result<std::shared_ptr<ProgramContext>> create_context(const ContextSpec& spec);
 /// Streams with scratch for all of `contexts`, given to each of them; channels for those of the
-/// first, which `behaviours` (null: none) may replace. Errors: as create_channel and behaviours
-/// have them.
+/// first, which `behaviours` (null: none) may replace; `logged`: those outlive a lost member
+/// (channel_log.h). Errors: as create_channel and behaviours have them.
 Status create_lanes(const std::vector<ProgramContext*>& contexts,
-                    transport::Collectives* collectives, Behaviours* behaviours = nullptr);
+                    transport::Collectives* collectives, Behaviours* behaviours = nullptr,
+                    bool logged = false);
 /// Fills parameters and moments, cut from the whole tensors where the rank holds a part. Blocks.
 Status load_state(const ProgramContext& context, const transport::StateSource& source);
 

@@ -188,7 +188,10 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
     out.validation.source =
         create_validation_source(*inputs.validation_sampler, spec.validation_batches);
   }
-  SGA_TRY(create_lanes(contexts, inputs.collectives, spec.behaviours.get()));
+  // What a strategy keeps between operations no log describes.
+  const bool logged =
+      !spec.mirror_root.empty() && !spec.behaviours && inputs.backend->host_visible();
+  SGA_TRY(create_lanes(contexts, inputs.collectives, spec.behaviours.get(), logged));
   if (!spec.checkpoint_root.empty()) {
     SGA_ASSIGN(out.snapshots, SnapshotStaging::create(*out.training.context));
   }

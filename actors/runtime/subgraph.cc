@@ -25,6 +25,7 @@ struct SubgraphState {
   };
   std::vector<Held> held;
   LaunchPointers pointers;
+  ExecutionLedger* executions = nullptr;  // null: not counted
   Probe probe;
 
   [[nodiscard]] const std::vector<LaneItem>& items() const {
@@ -134,6 +135,7 @@ Status fire(Self self, const Probe::Span& span, LanePoint at) {
   enqueue_launch(context, s.launch, at.step, micro_batch, s.pointers,
                  pack({WorkKind::kLaunch, s.host->id, s.wiring->lane, micro_batch, at.step}),
                  *s.sink);
+  if (s.executions != nullptr) s.executions->note(s.rank, s.launch, micro_batch, at.step);
   name_outputs(self, at, micro_batch, held);
   open_gates(self, at, item);
   if (s.wiring->communicates) return {};
@@ -239,6 +241,9 @@ SubgraphActor::behavior_type subgraph_actor(Self self, const std::shared_ptr<Pro
   s.sink = host->sinks[static_cast<size_t>(launch)].get();
   s.sink->set_receiver(SubgraphActor(self));
   s.core = SubgraphCore(context.rank, launch, *s.wiring);
+  if (host->id == kTraining && !s.wiring->communicates) {
+    s.executions = host->shared->executions.get();
+  }
   s.held.resize(static_cast<size_t>(s.core.num_places()));
   for (SubgraphState::Held& held : s.held) held.inputs.resize(s.wiring->awaited.size());
   s.probe = Probe(host->shared, host->id == kTraining ? s.name : "validation " + s.name);

@@ -31,6 +31,7 @@ struct StepReport {
   double kernel_ms = 0;  ///< time the compute lane was inside kernels
   int64_t generation = 1;
   uint64_t sample_hash = 0;
+  int64_t reexecuted = 0;  ///< launches that processes had executed before, in this generation
 };
 
 /// What the run tells its caller. Called from the coordinator actor's thread, one call at a time;

@@ -42,6 +42,12 @@ struct RankRun {
   std::vector<ProgramRun> programs;  // index: ProgramId
   WriterActor writer;
   ValidationRun validation;
+  // What has been told last; told again when the run resumes.
+  int64_t voted = 0;
+  int64_t reexecuted_before = 0;
+  std::optional<StepDone> done;
+  std::optional<SnapshotEnqueued> enqueued;
+  std::optional<ValidationDone> validated;
 };
 
 struct WorkerState {
@@ -98,11 +104,42 @@ ProgramRun spawn_program(Self self, const std::shared_ptr<ProgramHost>& host, in
   return run;
 }
 
+/// Operations that wait for a recovery tell why: it may be that nobody else has seen it.
+void listen(const RankHost& rank, const CoordinatorActor& coordinator) {
+  for (LaneSet::Lane& lane : rank.training->context().lanes->lanes) {
+    if (!lane.channel) continue;
+    lane.channel->on_suspended([coordinator, rank = rank.rank](const Status& why) {
+      if (why.code() != Code::kDisconnected) return;
+      caf::anon_send(coordinator, FaultReport{rank, why, true});
+    });
+  }
+}
+
+/// The step before the first, if its update was done again here: who did it first may be gone
+/// without having told.
+void tell_redone(Self self, RankRun& rank) {
+  if (!rank.host.redone) return;
+  const RedoneStep& r = *rank.host.redone;
+  rank.done = StepDone{rank.host.rank, rank.host.incarnation, r.step, r.numbers, 0,
+                       r.valid_tokens, r.sample_hash,         0};
+  self->send(self->state.coordinator, *rank.done);
+}
+
+void tell_ready(Self self, int64_t generation) {
+  for (const RankRun& rank : self->state.ranks) {
+    self->send(self->state.coordinator,
+               RankReady{rank.host.rank, rank.host.incarnation, generation});
+  }
+}
+
 void spawn_ranks(Self self) {
   WorkerState& s = self->state;
+  s.generation = s.host->generation.load();
   for (const RankHost& host : s.host->ranks) {
     RankRun& rank = s.ranks.emplace_back();
     rank.host = host;
+    rank.reexecuted_before = s.probe.shared().reexecuted(host.rank);
+    listen(host, s.coordinator);
     rank.programs.push_back(spawn_program(self, host.training, host.incarnation));
     if (host.validation) {
       rank.programs.push_back(spawn_program(self, host.validation, host.incarnation));
@@ -110,8 +147,9 @@ void spawn_ranks(Self self) {
     if (host.writer) {
       rank.writer = spawn_writer(self, host.writer, WorkerActor(self), s.coordinator);
     }
-    self->send(s.coordinator, RankReady{host.rank, host.incarnation});
   }
+  tell_ready(self, s.generation);
+  for (RankRun& rank : s.ranks) tell_redone(self, rank);
 }
 
 // --- a step of a program ---
@@ -216,8 +254,9 @@ void read_numbers(Self self, const ProgramRun& run, StepHook* hook) {
       });
 }
 
-void vote(Self self, const RankRun& rank, const Probe::Span& span, int64_t step) {
+void vote(Self self, RankRun& rank, const Probe::Span& span, int64_t step) {
   const WorkerState& s = self->state;
+  rank.voted = step;
   span.sent(arrow_id(Arrow::kVote, rank.host.rank, 0, step));
   self->send(s.coordinator, Vote{rank.host.rank, rank.host.incarnation, s.generation, step});
 }
@@ -268,22 +307,51 @@ void on_complete(Self self, const WorkComplete& msg) {
   }
 }
 
+void commit_rank(Self self, RankRun& rank, const Probe::Span& span, int64_t step) {
+  ProgramRun& run = rank.programs[kTraining];
+  const auto fresh = run.core.on_commit(step);
+  if (!fresh.ok()) return fail(self, fresh.status(), step);
+  if (!*fresh) return;
+  // Before the update changes what the log only points to.
+  for (LaneSet::Lane& lane : run.context().lanes->lanes) {
+    if (lane.channel) lane.channel->forget(step);
+  }
+  for (size_t lane = 0; lane < run.lanes.size(); ++lane) {
+    LaneCore& core = run.lanes[lane];
+    if (!core.holds_token()) continue;
+    core.mark_ready(core.cursor());
+    if (!core.take()) continue;
+    send_token(self, run, span, static_cast<int32_t>(lane), core.pass());
+  }
+}
+
 void on_commit(Self self, const Commit& msg) {
   WorkerState& s = self->state;
   const auto span = s.probe.handle(self, "commit", msg.step);
   for (RankRun& rank : s.ranks) {
     span.received(arrow_id(Arrow::kCommit, rank.host.rank, 0, msg.step));
+    commit_rank(self, rank, span, msg.step);
+  }
+}
+
+void on_resume(Self self, const Resume& msg) {
+  WorkerState& s = self->state;
+  const auto span = s.probe.handle(self, "resume", msg.committed);
+  if (msg.generation < s.generation) return;  // another fence has followed
+  s.generation = msg.generation;
+  for (RankRun& rank : s.ranks) {
     ProgramRun& run = rank.programs[kTraining];
-    const auto fresh = run.core.on_commit(msg.step);
-    if (!fresh.ok()) return fail(self, fresh.status(), msg.step);
-    if (!*fresh) continue;
-    for (size_t lane = 0; lane < run.lanes.size(); ++lane) {
-      LaneCore& core = run.lanes[lane];
-      if (!core.holds_token()) continue;
-      core.mark_ready(core.cursor());
-      if (!core.take()) continue;
-      send_token(self, run, span, static_cast<int32_t>(lane), core.pass());
+    rank.reexecuted_before = s.probe.shared().reexecuted(rank.host.rank);
+    if (run.core.step() == msg.committed && run.core.awaits_commit()) {
+      commit_rank(self, rank, span, msg.committed);
     }
+    for (LaneSet::Lane& lane : run.context().lanes->lanes) {
+      if (lane.channel) lane.channel->resume(msg.generation);
+    }
+    if (rank.voted > msg.committed) vote(self, rank, span, rank.voted);
+    if (rank.done) self->send(s.coordinator, *rank.done);
+    if (rank.enqueued) self->send(s.coordinator, *rank.enqueued);
+    if (rank.validated) self->send(s.coordinator, *rank.validated);
   }
 }
 
@@ -301,9 +369,15 @@ void on_numbers(Self self, const NumbersRead& msg) {
   if (msg.program == kTraining) {
     const int64_t kernel_ns = run.context().lanes->lanes[0].kernel_ns.load() - run.kernel_ns_before;
     span.sent(arrow_id(Arrow::kDone, msg.rank, 0, msg.step));
-    self->send(s.coordinator,
-               StepDone{msg.rank, rank.host.incarnation, msg.step, msg.numbers, kernel_ns,
-                        run.current.valid_tokens, run.current.sample_hash});
+    rank.done = StepDone{msg.rank,
+                         rank.host.incarnation,
+                         msg.step,
+                         msg.numbers,
+                         kernel_ns,
+                         run.current.valid_tokens,
+                         run.current.sample_hash,
+                         s.probe.shared().reexecuted(msg.rank) - rank.reexecuted_before};
+    self->send(s.coordinator, *rank.done);
     return;
   }
   ValidationRun& v = rank.validation;
@@ -311,8 +385,9 @@ void on_numbers(Self self, const NumbersRead& msg) {
   v.loss_sum += static_cast<double>(msg.numbers.loss) * static_cast<double>(valid);
   v.valid_tokens += valid;
   if (--v.num_left > 0) return next_validation_batch(self, run, span);
-  self->send(s.coordinator, ValidationDone{msg.rank, v.training_step,
-                                           v.loss_sum / static_cast<double>(v.valid_tokens)});
+  rank.validated =
+      ValidationDone{msg.rank, v.training_step, v.loss_sum / static_cast<double>(v.valid_tokens)};
+  self->send(s.coordinator, *rank.validated);
 }
 
 void on_begin_validation(Self self, const BeginValidation& msg) {
@@ -371,6 +446,7 @@ WorkerActor::behavior_type worker_actor(Self self, const std::shared_ptr<WorkerH
       },
       [self](const SnapshotEnqueued& msg) {
         const auto span = self->state.probe.handle(self, "snapshot_enqueued", msg.step);
+        if (RankRun* rank = self->state.find(msg.rank)) rank->enqueued = msg;
         self->send(self->state.coordinator, msg);
       },
       [self](const Finish&) {
@@ -392,6 +468,8 @@ WorkerActor::behavior_type worker_actor(Self self, const std::shared_ptr<WorkerH
       [self](const PoolReport& msg) {
         self->send(self->state.coordinator, RankFinished{msg.rank, msg.stats});
       },
+      [self](const Rejoined& msg) { tell_ready(self, msg.generation); },
+      [self](const Resume& msg) { on_resume(self, msg); },
   };
 }
 

@@ -2,6 +2,7 @@
 #include "actors/protocol/interfaces.h"
 #include "actors/runtime/members.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,6 +27,9 @@ struct WorkerHost {
   std::vector<RankHost> ranks;
   std::shared_ptr<RunShared> shared;
   int64_t trace_until = 0;  ///< the trace ends when this step begins
+  /// In which others are reached: of RankReady. Set before the worker is spawned; raised by who
+  /// sends Rejoined.
+  std::atomic<int64_t> generation{1};
 };
 
 /// Spawns a worker, linked to and monitored by `parent`, which is `coordinator` itself: the real

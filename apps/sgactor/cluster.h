@@ -30,9 +30,10 @@ namespace sgactor::apps {
 /// nodes and workers in, deals the logical ranks, and ends everybody. One thread: the main one.
 ///
 /// A run is a row of attempts. Each loads the plan into the workers that are there, from the newest
-/// copy of the state, and goes on until the job is done or something is lost; then the next one
-/// begins in a new generation. Steps that were committed before are executed again and must give
-/// the same bits.
+/// copy of the state, and goes on until the job is done. When workers are lost, others take their
+/// ranks over within the attempt, and survivors execute nothing again; where that cannot be, the
+/// attempt ends and the next one begins in a new generation, behind the step committed last. Steps
+/// that are executed again must give the same bits.
 class Cluster {
  public:
   struct Setup {
@@ -133,6 +134,18 @@ class Cluster {
   [[nodiscard]] std::string missing() const;
   [[nodiscard]] bool complete() const;
 
+  // --- recovery in place: cluster_adopt.cc ---
+  void listen_to_fences(Course& course, actors::CoordinatorHost& host);
+  actors::SpawnWorker stand_in(const Worker& worker, const actors::wire::Routes& routes) const;
+  Status check_adoption(const Course& course) const;
+  [[nodiscard]] bool is_hosted(const Course& course, int32_t rank) const;
+  Status recover_in_place(Course& course, const actors::CoordinatorActor& coordinator);
+  Status begin_fence(Course& course, const actors::CoordinatorActor& coordinator);
+  Status on_fenced(Course& course);
+  bool find_adopters(Course& course);
+  void load_adopter(Course& course, int32_t index, Worker& worker);
+  void join_adopters(Course& course, const actors::CoordinatorActor& coordinator);
+
   // --- attempts: cluster_run.cc ---
   Status start_course(const Work& work, Course& course);
   Status deal(Course& course);
@@ -143,6 +156,7 @@ class Cluster {
   Status go_on(Course& course, const Status& failure);
   Status judge(Course& course, const Status& failure);
   void find_cause(const Status& failure);
+  void open_recovery(Course& course);
   void end_workers_at_fault();
   void check_silence();
   void note_progress(Course& course);
@@ -182,8 +196,8 @@ class Cluster {
   int32_t next_index_ = 0;
   std::set<actors::wire::PeerId> draining_;  // nodes
   std::set<int32_t> closed_places_;          // where no worker is started any more
-  std::set<int32_t> loading_;  // indices whose answer is waited for
-  std::vector<Fault> faults_;  // of the attempt under way
+  std::set<int32_t> loading_;                // indices whose answer is waited for
+  std::vector<Fault> faults_;                // of the attempt under way
   supervision::StormBreaker storm_;
   Status storm_status_;
   int64_t looked_ms_ = 0;  // check_silence's last time

@@ -4,6 +4,7 @@
 #include "actors/runtime/services.h"
 #include "actors/runtime/training_system.h"
 #include "apps/sgactor/cluster.h"
+#include "apps/sgactor/cluster_course.h"
 #include "apps/sgactor/cluster_ranks.h"
 #include "graph/base/log.h"
 #include "graph/plan/serial.h"
@@ -52,33 +53,6 @@ double since(int64_t then_ms) { return static_cast<double>(now_ms() - then_ms); 
 
 }  // namespace
 
-struct Cluster::Course {
-  const Work* work = nullptr;
-  std::unique_ptr<actors::BlockingService> storage, journal_service;
-  std::shared_ptr<actors::Journal> journal;
-  std::shared_ptr<actors::RunShared> shared;
-  std::string mirror_root;  // empty: none
-  std::unique_ptr<ReplayCheck> check;
-  RecoveryLog log;
-  int64_t generation = 1;
-  ReplayCheck::Point from;
-  wire::LoadPlan message;  // but what differs among workers and attempts
-  std::atomic<bool> stop{false};
-  std::atomic<bool> pause{false};
-  std::atomic<int64_t> ready_ms{0};
-  std::optional<Recovery> recovery;  // under way
-  int64_t recovery_ms = 0;           // when what it answers was detected
-  int32_t recovery_index = -1;       // of the worker that was lost
-  int64_t replayed_before = 0;
-  std::vector<int32_t> hosts;  // index of the worker that hosts each rank
-  std::string last_failure;
-  int64_t last_failure_step = -1;
-  double step_seconds = 0;
-  double kernel_seconds = 0;
-
-  [[nodiscard]] int64_t last_step() const { return work->spec.last_step; }
-};
-
 // --- before the first attempt ---
 
 Status Cluster::start_course(const Work& work, Course& course) {
@@ -99,9 +73,9 @@ Status Cluster::start_course(const Work& work, Course& course) {
     }
   }
   course.from = {work.first_step - 1, work.checkpoint, work.first_step - 1};
+  course.adopts = !course.mirror_root.empty() && !work.spec.behaviours;
   course.check = std::make_unique<ReplayCheck>(work.observer, course.from, course.mirror_root,
-                                               work.spec.validation_interval,
-                                               work.plan);
+                                               work.spec.validation_interval, work.plan);
   wire::LoadPlan& message = course.message;
   message.job_hash = job_hash_;
   message.job = setup_.job;
@@ -228,8 +202,9 @@ Status Cluster::load(Course& course, const std::atomic<bool>& stop) {
 void Cluster::watch(Course& course, const std::atomic<bool>& stop) {
   const bool caught_up = course.check->at_step() >= course.check->last_step();
   if (stop.load() && caught_up) course.stop = true;
+  const bool settled = course.in_place.stage == AdoptionStage::kNone;
   if (setup_.recovers && take_request(*course.work)) write_state(course);
-  if (caught_up && should_deal_again()) course.pause = true;
+  if (caught_up && settled && should_deal_again()) course.pause = true;
   check_silence();
   note_progress(course);
 }
@@ -255,20 +230,15 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
     host->mirror = {course.mirror_root, kKeepMirrors, {}};
     host->pause = &course.pause;
   }
-  host->on_ready = [&course] { course.ready_ms = now_ms(); };
+  host->on_ready = [&course, session = session_.get()] {
+    course.ready_ms = now_ms();
+    session->post();
+  };
+  if (course.adopts) listen_to_fences(course, *host);
   wire::Routes routes = this->routes();
   routes.generation = course.generation;
   for (const auto& [index, worker] : workers_) {
-    if (worker.ranks.empty()) continue;
-    host->workers.push_back(
-        [gateway = session_->gateway(), worker = worker, routes](
-            caf::local_actor* parent, const actors::CoordinatorActor& coordinator) {
-          auto proxy =
-              actors::spawn_worker_proxy(parent, gateway, worker.peer, worker.ranks, coordinator);
-          // Behind the proxy's own message to the gateway, so that no answer comes before it.
-          caf::anon_send(gateway, actors::SendToPeer{worker.peer, routes, 0});
-          return proxy;
-        });
+    if (!worker.ranks.empty()) host->workers.push_back(stand_in(worker, routes));
   }
   auto promise = std::make_shared<std::promise<actors::RunOutcome>>();
   std::future<actors::RunOutcome> future = promise->get_future();
@@ -276,13 +246,19 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
     promise->set_value(outcome);
     session->post();
   };
-  course.check->begin_attempt(course.from.redo_to);
+  course.check->begin_attempt(course.from.redo_to, course.check->last_step());
   const actors::CoordinatorActor coordinator = actors::spawn_coordinator(session_->system(), host);
   bool told = false;
   while (future.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     Status broken = step(kStepMs);
     watch(course, stop);
-    if (broken.ok() && !faults_.empty()) broken = faults_.front().status;
+    if (broken.ok() && !told) {
+      broken = recover_in_place(course, coordinator);
+      if (!broken.ok()) {
+        log::info("a new attempt: {}", broken.message());
+        if (course.in_place.stage != AdoptionStage::kNone) course.recovery.reset();
+      }
+    }
     if (broken.ok()) broken = course.check->status();
     if (broken.ok() || told) continue;
     told = true;
@@ -291,6 +267,7 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
   }
   actors::RunOutcome outcome = future.get();
   host->workers.clear();
+  course.in_place = {};
   note_progress(course);
   course.step_seconds += outcome.step_seconds;
   course.kernel_seconds += outcome.kernel_seconds;
@@ -411,37 +388,44 @@ void Cluster::end_workers_at_fault() {
   }
 }
 
-/// Closes the attempt that ended with `failure` (ok: it was paused) and prepares the next, or says
-/// why there is none.
-Status Cluster::go_on(Course& course, const Status& failure) {
-  if (course.recovery) {
-    // Struck again on the way: its record ends here.
-    write_recovery(course);
-  }
-  if (!failure.ok()) SGA_TRY(judge(course, failure));
+/// The next generation, and the record of what leads to it.
+void Cluster::open_recovery(Course& course) {
+  // Struck again on the way: the record of the one before ends here.
+  if (course.recovery) write_recovery(course);
   ++course.generation;
-  session_->set_generation(course.generation);
-  Recovery recovery;
+  course.ready_ms = 0;
+  course.replayed_before = course.check->num_replayed();
+  Recovery& recovery = course.recovery.emplace();
   recovery.generation = course.generation;
   recovery.step = course.check->last_step();
   recovery.restored_ms = recovery.first_new_step_ms = std::numeric_limits<double>::quiet_NaN();
   course.recovery_ms = now_ms();
   course.recovery_index = -1;
+  recovery.detected_unix =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   if (faults_.empty()) {
     recovery.fault = "resize";
     recovery.culprit = "another number of workers";
-    recovery.detected_unix =
-        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  } else {
-    const Fault first = faults_.front();
-    recovery.fault = supervision::to_string(first.kind);
-    recovery.culprit = first.culprit;
-    course.recovery_index = first.index;
-    recovery.detected_unix = first.detected_unix;
-    recovery.detected_ms = first.silent_ms;
-    course.recovery_ms = first.detected_ms;
-    end_workers_at_fault();
+    return;
   }
+  // Of those that are known the newest is what this answers; the others have records of their own.
+  const Fault& fault = faults_[std::min(course.in_place.num_faults, faults_.size() - 1)];
+  recovery.fault = supervision::to_string(fault.kind);
+  recovery.culprit = fault.culprit;
+  course.recovery_index = fault.index;
+  recovery.detected_unix = fault.detected_unix;
+  recovery.detected_ms = fault.silent_ms;
+  course.recovery_ms = fault.detected_ms;
+}
+
+/// Closes the attempt that ended with `failure` (ok: it was paused) and prepares the next, or says
+/// why there is none.
+Status Cluster::go_on(Course& course, const Status& failure) {
+  if (!failure.ok()) SGA_TRY(judge(course, failure));
+  open_recovery(course);
+  session_->set_generation(course.generation);
+  Recovery& recovery = *course.recovery;
+  if (!faults_.empty()) end_workers_at_fault();
   recovery.fenced_ms = since(course.recovery_ms);
   // What the attempt before was writing is over before the next one writes.
   std::promise<void> quiet;
@@ -449,9 +433,6 @@ Status Cluster::go_on(Course& course, const Status& failure) {
   quiet.get_future().wait();
   course.from = course.check->newest(course.last_step());
   recovery.from_step = course.from.redo_to;
-  course.replayed_before = course.check->num_replayed();
-  course.recovery = std::move(recovery);
-  course.ready_ms = 0;
   course.pause = false;
   faults_.clear();
   lost_.clear();
@@ -468,6 +449,7 @@ void Cluster::note_progress(Course& course) {
   if (done == 0) return;
   recovery.first_new_step_ms = static_cast<double>(done - course.recovery_ms);
   recovery.steps_again = course.check->num_replayed() - course.replayed_before;
+  recovery.survivors_reexecuted = course.check->reexecuted();
   write_recovery(course);
 }
 

@@ -101,7 +101,8 @@ class Work {
  public:
   static Result<std::unique_ptr<Work>> create(const wire::LoadPlan& message,
                                               const WorkerOptions& options, const CommandLine& line,
-                                              wire::PeerId self) {
+                                              wire::PeerId self,
+                                              std::shared_ptr<actors::ExecutionLedger> executions) {
     auto out = std::make_unique<Work>();
     SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
     SGA_ASSIGN(out->backend_, create_device(*line.backends, device));
@@ -121,6 +122,7 @@ class Work {
     inputs.initial_state = out->job_->state.get();
     SGA_ASSIGN(out->assembly_, actors::WorkerAssembly::create(
                                    out->job_->spec, inputs, message.ranks, out->services_->view()));
+    out->assembly_->shared().executions = std::move(executions);
     if (takes_injections()) out->assembly_->shared().files = out->files_;
     return out;
   }
@@ -131,23 +133,36 @@ class Work {
   Status run(const wire::Routes& routes, actors::RemoteSession& session) {
     if (ranks_.empty()) return {};
     SGA_TRY(plane_->connect(routes));
+    const std::shared_ptr<actors::WorkerHost>& host = assembly_->host();
+    host->generation = routes.generation;
+    if (proxy_) {
+      const std::lock_guard lock(actor_->mutex);
+      if (actor_->worker) caf::anon_send(actor_->worker, actors::Rejoined{routes.generation});
+      return {};
+    }
+    // A life of a rank is named by the generation in which it began.
+    for (actors::RankHost& rank : host->ranks) rank.incarnation = routes.generation;
     proxy_ = actors::spawn_coordinator_proxy(
         session.system(), session.gateway(),
-        [host = assembly_->host()](caf::local_actor* parent,
-                                   const actors::CoordinatorActor& coordinator) {
-          return actors::spawn_worker(parent, host, coordinator);
+        [host, actor = actor_](caf::local_actor* parent,
+                               const actors::CoordinatorActor& coordinator) {
+          // Held meanwhile, so that whoever rejoins is heard or read in the host.
+          const std::lock_guard lock(actor->mutex);
+          actor->worker = actors::spawn_worker(parent, host, coordinator);
+          return actor->worker;
         },
         ranks_.front());
     return {};
   }
+  /// Survivors have told what they wait for: whether that is a fault others decide.
+  [[nodiscard]] bool is_running() const { return static_cast<bool>(proxy_); }
   Status inject(const InjectedFault& fault) {
     return apps::inject(fault, assembly_->shared(), *files_);
   }
   /// Ends an attempt, wherever it is. False if its actors do not end: the process is lost then.
   bool abandon(actors::RemoteSession& session) {
     const Status why = make_status(Code::kCancelled, "the attempt is over");
-    if (proxy_) caf::anon_send_exit(proxy_, caf::exit_reason::user_shutdown);
-    proxy_ = nullptr;
+    end_proxy();
     // Whoever waits for a peer would wait for ever.
     plane_->abort(why);
     assembly_->abort(why);
@@ -158,8 +173,7 @@ class Work {
   }
   /// Ends the actors, then what they use. After an orderly end only.
   Status end(actors::RemoteSession& session) {
-    if (proxy_) caf::anon_send_exit(proxy_, caf::exit_reason::user_shutdown);
-    proxy_ = nullptr;
+    end_proxy();
     session.end_actors();
     plane_->abort(make_status(Code::kCancelled, "the run is over"));
     services_->finish();
@@ -170,6 +184,19 @@ class Work {
   }
 
  private:
+  /// The worker's actor, which the proxy's thread spawns.
+  struct Actor {
+    std::mutex mutex;
+    actors::WorkerActor worker;
+  };
+  void end_proxy() {
+    if (proxy_) caf::anon_send_exit(proxy_, caf::exit_reason::user_shutdown);
+    proxy_ = nullptr;
+    const std::lock_guard lock(actor_->mutex);
+    actor_->worker = nullptr;
+  }
+
+  std::shared_ptr<Actor> actor_ = std::make_shared<Actor>();
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<LoadedJob> job_;
   std::unique_ptr<DataPlane> plane_;
@@ -198,6 +225,7 @@ int32_t first_rank(const wire::Routes& routes, wire::PeerId self) {
 /// From the welcome to the shutdown.
 int serve(actors::RemoteSession& session, const WorkerOptions& options, const CommandLine& line) {
   std::unique_ptr<Work> work;
+  const auto executions = std::make_shared<actors::ExecutionLedger>();
   while (true) {
     const std::optional<actors::SessionEvent> event = session.next(kWaitMs);
     if (!event) continue;
@@ -210,7 +238,7 @@ int serve(actors::RemoteSession& session, const WorkerOptions& options, const Co
         quit_now(options, internal_error("the actors of the attempt before did not end"));
       }
       work.reset();
-      auto made = Work::create(*load, options, line, self);
+      auto made = Work::create(*load, options, line, self, executions);
       if (made.ok()) {
         work = std::move(*made);
         session.send(event->peer.id, work->loaded(load->worker), event->envelope.request);
@@ -218,8 +246,10 @@ int serve(actors::RemoteSession& session, const WorkerOptions& options, const Co
         session.send(event->peer.id, wire::Failed{made.status()}, event->envelope.request);
       }
     } else if (const auto* routes = std::get_if<wire::Routes>(&body); routes && work) {
+      const bool rejoins = work->is_running();
       if (const Status s = work->run(*routes, session); !s.ok()) {
-        session.send(event->peer.id, actors::FaultReport{first_rank(*routes, self), s});
+        // A survivor has lost nothing: another peer may have gone meanwhile.
+        session.send(event->peer.id, actors::FaultReport{first_rank(*routes, self), s, rejoins});
       }
     } else if (const auto* opaque = std::get_if<wire::Opaque>(&body);
                opaque && opaque->kind == kInjectFault && work && takes_injections()) {

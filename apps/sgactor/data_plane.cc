@@ -16,6 +16,7 @@
 #include <cstring>
 #include <future>
 #include <limits>
+#include <set>
 #include <vector>
 
 namespace sgactor::apps {
@@ -76,6 +77,15 @@ class Plane final : public DataPlane {
 
   Status connect(const actors::wire::Routes& routes) override {
     std::vector<std::pair<actors::wire::PeerId, std::future<Status>>> waiting;
+    std::set<actors::wire::PeerId> others;
+    for (const actors::wire::Route& route : routes.routes) {
+      if (route.peer != fabric_->self()) others.insert(route.peer);
+    }
+    for (const actors::wire::PeerId peer : others_) {
+      if (others.contains(peer)) continue;
+      collectives_->abort_peer(peer, make_status(Code::kDisconnected, "replaced"));
+    }
+    others_ = std::move(others);
     for (const actors::wire::Route& route : routes.routes) {
       if (route.peer == fabric_->self()) continue;
       auto promise = std::make_shared<std::promise<Status>>();
@@ -102,6 +112,7 @@ class Plane final : public DataPlane {
   FabricHash hmac_;
   std::unique_ptr<transport::Fabric> fabric_;
   std::unique_ptr<transport::Collectives> collectives_;
+  std::set<actors::wire::PeerId> others_;  // of the last routes
 };
 
 }  // namespace

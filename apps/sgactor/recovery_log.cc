@@ -30,6 +30,7 @@ std::string recovery_line(const Recovery& r) {
   line["from_step"] = r.from_step;
   line["ranks_moved"] = r.ranks_moved;
   line["steps_again"] = r.steps_again;
+  line["survivors_reexecuted"] = r.survivors_reexecuted;
   line["workers"] = r.workers;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

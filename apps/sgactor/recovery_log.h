@@ -17,12 +17,14 @@ struct Recovery {
   int64_t step = 0;          ///< committed last before it
   double detected_unix = 0;  ///< seconds
   double detected_ms = 0;
-  double fenced_ms = 0;          ///< the attempt before has ended at the coordinator
+  double fenced_ms = 0;          ///< nothing of the generation before is heard any more
   double restored_ms = 0;        ///< all ranks hold the state of `from_step` and are ready to go on
   double first_new_step_ms = 0;  ///< a step is done that had never been done before
   int64_t from_step = 0;
   int64_t ranks_moved = 0;
   int64_t steps_again = 0;
+  /// Launches that processes executed although they had executed the same ones before.
+  int64_t survivors_reexecuted = 0;
   int64_t workers = 0;  ///< that host ranks now
 };
 /// The line of recoveries.jsonl, without newline.

@@ -48,7 +48,8 @@ void ReplayCheck::on_step(const actors::StepReport& report) {
       return;
     }
     steps_.push_back(now);
-    if (new_step_ms_ == 0) {
+    if (new_step_ms_ == 0 && report.step > committed_) {
+      reexecuted_ = report.reexecuted;
       new_step_ms_ = std::chrono::duration_cast<std::chrono::milliseconds>(
                          std::chrono::steady_clock::now().time_since_epoch())
                          .count();
@@ -141,9 +142,36 @@ ReplayCheck::Point ReplayCheck::newest(int64_t last) const {
   return best;
 }
 
-void ReplayCheck::begin_attempt(int64_t step) {
+std::optional<ReplayCheck::Point> ReplayCheck::reaching(int64_t step) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Point> points = points_;
+  points.insert(points.begin(), start_);
+  std::stable_sort(points.begin(), points.end(),
+                   [](const Point& a, const Point& b) { return a.step > b.step; });
+  for (Point& point : points) {
+    if (point.step > step) continue;
+    bool whole = true;
+    for (int64_t k = point.step + 1; whole && k <= step; ++k) {
+      whole = !mirror_root_.empty() && actors::inputs_whole(*plan_, mirror_root_, k);
+    }
+    if (!whole) return std::nullopt;  // what is missing here older points need as well
+    point.redo_to = step;
+    const bool is_start = point.step == start_.step && point.path == start_.path;
+    if (is_start || transport::Checkpoint::open(point.path).ok()) return point;
+  }
+  return std::nullopt;
+}
+
+int64_t ReplayCheck::reexecuted() const {
+  const std::lock_guard lock(mutex_);
+  return reexecuted_;
+}
+
+void ReplayCheck::begin_attempt(int64_t step, int64_t committed) {
   const std::lock_guard lock(mutex_);
   at_step_ = step;
+  committed_ = committed;
+  reexecuted_ = 0;
   new_step_ms_ = 0;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,8 +47,13 @@ class ReplayCheck final : public actors::TrainingObserver {
   /// nothing, and can be come to from a whole copy of the state by the update inputs kept since.
   /// Reads the copy.
   Point newest(int64_t last) const;
-  /// An attempt begins after `step`.
-  void begin_attempt(int64_t step);
+  /// The point from which kept update inputs lead to the state after `step`, whatever is owed;
+  /// nothing if there is none. Reads the copy.
+  std::optional<Point> reaching(int64_t step) const;
+  /// An attempt begins, or goes on, after `step`; new is what comes after `committed`.
+  void begin_attempt(int64_t step, int64_t committed);
+  /// Launches that processes had executed before, up to the first new step of this attempt.
+  [[nodiscard]] int64_t reexecuted() const;
   /// kCorruption, scope kJob, naming the first step that came out otherwise the second time.
   [[nodiscard]] Status status() const;
 
@@ -71,6 +77,8 @@ class ReplayCheck final : public actors::TrainingObserver {
   int64_t at_step_;
   int64_t num_replayed_ = 0;
   int64_t new_step_ms_ = 0;
+  int64_t committed_ = 0;  // when the attempt began
+  int64_t reexecuted_ = 0;
   Status status_;
 };
 

@@ -39,6 +39,10 @@ WorkerActor::behavior_type echo_worker(WorkerActor::pointer self, CoordinatorAct
       [](const NumbersRead&) {},
       [](const InputsKept&) {},
       [](const PoolReport&) {},
+      [](const Rejoined&) {},
+      [=](const Resume& m) {
+        self->send(coordinator, Vote{0, 1, m.generation, m.committed + 1});
+      },
   };
 }
 
@@ -86,6 +90,8 @@ CoordinatorActor::behavior_type listening_coordinator(CoordinatorActor::pointer 
       [](const CheckpointCommitted&) {},
       [](const RankFinished&) {},
       [=](const FaultReport& m) { heard->add("fault " + m.status.message()); },
+      [](const Fence&) {},
+      [](const Adopt&) {},
   };
 }
 

@@ -35,7 +35,7 @@ std::vector<Body> all_bodies() {
   load.mirror_root = "runs/a/mirror";
   load.redo_from = 7;
   Routes routes{4, {{2, std::string("\0addr", 5), {0, 2}}, {3, "b", {1}}}};
-  StepDone done{1, 2, 17, {1.5F, 0.25F, 0.125F, true}, 99, 4096, 0xFEDCBA9876543210ULL};
+  StepDone done{1, 2, 17, {1.5F, 0.25F, 0.125F, true}, 99, 4096, 0xFEDCBA9876543210ULL, 12};
   SnapshotWritten written{3, 16, fault(), std::string("\0part", 5), 10, 20, 0.5};
   return {hello,
           Welcome{2, 7},
@@ -54,16 +54,17 @@ std::vector<Body> all_bodies() {
           BeginValidation{16, 8},
           TakeSnapshot{16, "/dev/shm/m"},
           Finish{},
-          RankReady{1, 2},
+          RankReady{1, 2, 3},
           Vote{1, 2, 3, 17},
           done,
           ValidationDone{1, 16, 3.25},
           SnapshotEnqueued{1, 16},
           written,
           RankFinished{1, {1000, 2, 3}},
-          FaultReport{1, fault()},
+          FaultReport{1, fault(), true},
           Heartbeat{5},
-          EndWorker{3, true}};
+          EndWorker{3, true},
+          Resume{3, 16}};
 }
 
 std::string bytes_of(const Body& body) {

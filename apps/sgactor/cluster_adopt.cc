@@ -1,0 +1,224 @@
+// Cluster: recovery in place. Survivors keep actors, memory and results; another worker takes over
+// what was lost, from the state of the committed step, and runs the open step alone.
+#include "actors/runtime/gateway.h"
+#include "apps/sgactor/cluster.h"
+#include "apps/sgactor/cluster_course.h"
+#include "graph/base/log.h"
+
+#include <caf/send.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace sgactor::apps {
+
+namespace wire = actors::wire;
+using supervision::Action;
+using Stage = AdoptionStage;
+
+namespace {
+
+constexpr int64_t kLoadMs = 120'000;
+// A fresh worker joins within this; a spare is there at once.
+constexpr int64_t kAdopterMs = 2000;
+// Of what takes no time unless something is wrong: then an attempt is the safer way.
+constexpr int64_t kStageMs = 5000;
+// Whoever waits for a lost peer says so before the loss of its process is known.
+constexpr int64_t kSuspendedMs = 1000;
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Status no_adoption(const std::string& why) {
+  return make_status(Code::kDisconnected, "no recovery in place: " + why, Scope::kRank);
+}
+
+}  // namespace
+
+void Cluster::listen_to_fences(Course& course, actors::CoordinatorHost& host) {
+  host.on_fenced = [&course, session = session_.get()](int64_t generation, int64_t committed) {
+    course.fenced_committed = committed;
+    course.fenced_generation = generation;
+    session->post();
+  };
+  host.on_suspended = [&course](int64_t generation, const Status& why) {
+    if (course.suspended_generation.exchange(generation) == generation) return;
+    course.suspended_ms = now_ms();
+    log::debug("{}", why.message());
+  };
+}
+
+actors::SpawnWorker Cluster::stand_in(const Worker& worker, const wire::Routes& routes) const {
+  return [gateway = session_->gateway(), worker, routes](
+             caf::local_actor* parent, const actors::CoordinatorActor& coordinator) {
+    auto proxy =
+        actors::spawn_worker_proxy(parent, gateway, worker.peer, worker.ranks, coordinator);
+    // Behind the proxy's own message to the gateway, so that no answer comes before it.
+    caf::anon_send(gateway, actors::SendToPeer{worker.peer, routes, 0});
+    return proxy;
+  };
+}
+
+/// Whether what is known can be answered by adoption.
+Status Cluster::check_adoption(const Course& course) const {
+  const bool first = course.in_place.stage == Stage::kNone;
+  if (!course.adopts) return no_adoption("not with this job");
+  if (first && course.ready_ms == 0) return no_adoption("the attempt has not begun");
+  if (course.pause || !storm_status_.ok()) return no_adoption("the attempt ends");
+  for (const Fault& fault : faults_) {
+    const Action action = supervision::decide(fault.kind, fault.status.scope());
+    const bool of_worker = action == Action::kReplaceWorker || action == Action::kResetDevice ||
+                           action == Action::kQuarantineDevice;
+    if (fault.index < 0 || !of_worker) return fault.status;
+  }
+  return {};
+}
+
+bool Cluster::is_hosted(const Course& course, int32_t rank) const {
+  const int32_t index = course.hosts[static_cast<size_t>(rank)];
+  return workers_.contains(index) && !course.in_place.waiting.contains(index);
+}
+
+/// Nothing commits from here on until the ranks that were lost vote again.
+Status Cluster::begin_fence(Course& course, const actors::CoordinatorActor& coordinator) {
+  SGA_TRY(check_adoption(course));
+  end_workers_at_fault();
+  open_recovery(course);
+  Course::InPlace& p = course.in_place;
+  p.num_faults = faults_.size();
+  p.stage = Stage::kFence;
+  p.since_ms = now_ms();
+  actors::Fence fence;
+  fence.generation = course.generation;
+  bool survives = false;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(course.hosts.size()); ++rank) {
+    if (is_hosted(course, rank)) {
+      survives = true;
+    } else {
+      fence.ranks.push_back(rank);
+    }
+  }
+  if (!survives || fence.ranks.empty()) return no_adoption("nobody is left, or nothing is lost");
+  caf::anon_send(coordinator, std::move(fence));
+  return {};
+}
+
+/// The fence stands: where those begin that take over.
+Status Cluster::on_fenced(Course& course) {
+  Recovery& recovery = *course.recovery;
+  const int64_t committed = course.fenced_committed;
+  if (committed < 0) return no_adoption("the run is finishing");
+  session_->set_generation(course.generation);
+  const auto point = course.check->reaching(committed);
+  if (!point) return no_adoption(fmt::format("step {} cannot be restored", committed));
+  recovery.fenced_ms = static_cast<double>(now_ms() - course.recovery_ms);
+  recovery.from_step = committed;
+  course.in_place.point = *point;
+  course.check->begin_attempt(course.check->last_step(), committed);
+  return {};
+}
+
+/// Gives the ranks of each lost worker to one that hosts nothing, as far as there are such. True
+/// if none is left over.
+bool Cluster::find_adopters(Course& course) {
+  bool all = true;
+  for (size_t r = 0; r < course.hosts.size(); ++r) {
+    const int32_t lost = course.hosts[r];
+    if (workers_.contains(lost)) continue;
+    const auto adopter = std::find_if(workers_.begin(), workers_.end(), [this](const auto& w) {
+      return w.second.ranks.empty() && !is_leaving(w.second);
+    });
+    if (adopter == workers_.end()) {
+      all = false;
+      continue;
+    }
+    auto& [index, worker] = *adopter;
+    for (size_t other = r; other < course.hosts.size(); ++other) {
+      if (course.hosts[other] != lost) continue;
+      course.hosts[other] = index;
+      worker.ranks.push_back(static_cast<int32_t>(other));
+    }
+    course.recovery->ranks_moved += static_cast<int64_t>(worker.ranks.size());
+    course.in_place.waiting.insert(index);
+    load_adopter(course, index, worker);
+  }
+  return all;
+}
+
+void Cluster::load_adopter(Course& course, int32_t index, Worker& worker) {
+  const ReplayCheck::Point& point = course.in_place.point;
+  wire::LoadPlan message = course.message;
+  message.first_step = point.redo_to + 1;
+  message.checkpoint = point.path;
+  message.mirror_root = course.mirror_root;
+  message.redo_from = point.redo_to > point.step ? point.step + 1 : 0;
+  message.ranks = worker.ranks;
+  message.worker = index;
+  ++worker.num_asked;
+  loading_.insert(index);
+  session_->ask(worker.peer, std::move(message), kLoadMs);
+}
+
+/// Everybody learns where everybody is now; the coordinator goes on when all have said so.
+void Cluster::join_adopters(Course& course, const actors::CoordinatorActor& coordinator) {
+  wire::Routes routes = this->routes();
+  routes.generation = course.generation;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.ranks.empty()) continue;
+    if (course.in_place.waiting.contains(index)) {
+      caf::anon_send(coordinator, actors::Adopt{stand_in(worker, routes)});
+    } else {
+      session_->send(worker.peer, routes);
+    }
+  }
+  course.in_place.waiting.clear();
+  course.recovery->workers = num_active();
+  write_state(course);
+}
+
+/// One look at a recovery: goes on as far as what is there allows. Not ok: the attempt must end.
+Status Cluster::recover_in_place(Course& course, const actors::CoordinatorActor& coordinator) {
+  Course::InPlace& p = course.in_place;
+  if (faults_.size() > p.num_faults) return begin_fence(course, coordinator);
+  const int64_t now = now_ms();
+  const auto enter = [&](Stage stage) {
+    p.stage = stage;
+    p.since_ms = now;
+  };
+  if (p.stage == Stage::kNone) {
+    const bool waits = course.suspended_generation == course.generation;
+    if (!waits || now - course.suspended_ms < kSuspendedMs) return {};
+    return make_status(Code::kDisconnected, "a link between workers is broken", Scope::kRank);
+  }
+  if (p.stage == Stage::kFence && course.fenced_generation == course.generation) {
+    SGA_TRY(on_fenced(course));
+    enter(Stage::kAdopters);
+  }
+  if (p.stage == Stage::kAdopters) {
+    if (find_adopters(course)) {
+      enter(Stage::kLoad);
+    } else if (starting_.empty() || now - p.since_ms > kAdopterMs) {
+      return no_adoption("no worker is free");
+    }
+  }
+  if (p.stage == Stage::kLoad && loading_.empty()) {
+    join_adopters(course, coordinator);
+    enter(Stage::kJoin);
+  }
+  if (p.stage == Stage::kJoin && course.ready_ms != 0) {
+    faults_.clear();
+    lost_.clear();
+    p = {};
+    return {};
+  }
+  const bool timed = p.stage == Stage::kFence || p.stage == Stage::kJoin;
+  if (timed && now - p.since_ms > kStageMs) return no_adoption("it takes too long");
+  return {};
+}
+
+}  // namespace sgactor::apps

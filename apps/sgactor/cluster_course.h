@@ -1,0 +1,68 @@
+#pragma once
+#include "actors/protocol/wire.h"
+#include "actors/runtime/journal.h"
+#include "actors/runtime/run_shared.h"
+#include "actors/runtime/services.h"
+#include "apps/sgactor/cluster.h"
+#include "apps/sgactor/recovery_log.h"
+#include "apps/sgactor/replay_check.h"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace sgactor::apps {
+
+/// How far a recovery in place is: the coordinator forgets votes of the dead; workers are found
+/// that take over; they load; everybody reaches everybody.
+enum class AdoptionStage : uint8_t { kNone = 0, kFence, kAdopters, kLoad, kJoin };
+
+/// What the attempts of a run share; of Cluster alone.
+struct Cluster::Course {
+  const Work* work = nullptr;
+  std::unique_ptr<actors::BlockingService> storage, journal_service;
+  std::shared_ptr<actors::Journal> journal;
+  std::shared_ptr<actors::RunShared> shared;
+  std::string mirror_root;  // empty: none
+  std::unique_ptr<ReplayCheck> check;
+  RecoveryLog log;
+  int64_t generation = 1;
+  ReplayCheck::Point from;
+  actors::wire::LoadPlan message;  // but what differs among workers and attempts
+  std::atomic<bool> stop{false};
+  std::atomic<bool> pause{false};
+  std::atomic<int64_t> ready_ms{0};
+  std::optional<Recovery> recovery;  // under way
+  int64_t recovery_ms = 0;           // when what it answers was detected
+  int32_t recovery_index = -1;       // of the worker that was lost
+  int64_t replayed_before = 0;
+  std::vector<int32_t> hosts;  // index of the worker that hosts each rank
+  std::string last_failure;
+  int64_t last_failure_step = -1;
+  double step_seconds = 0;
+  double kernel_seconds = 0;
+
+  // --- recovery in place: cluster_adopt.cc ---
+  struct InPlace {
+    AdoptionStage stage = AdoptionStage::kNone;
+    int64_t since_ms = 0;       // when the stage began
+    size_t num_faults = 0;      // of faults_, that it answers
+    std::set<int32_t> waiting;  // adopters that have no routes yet, by index
+    ReplayCheck::Point point;   // what they load
+  };
+  InPlace in_place;
+  bool adopts = false;  // survivors may keep what they have
+  // What the coordinator has said, with the generation that it is about.
+  std::atomic<int64_t> fenced_generation{0};
+  std::atomic<int64_t> fenced_committed{-1};
+  std::atomic<int64_t> suspended_generation{0};
+  std::atomic<int64_t> suspended_ms{0};
+
+  [[nodiscard]] int64_t last_step() const { return work->spec.last_step; }
+};
+
+}  // namespace sgactor::apps
