@@ -3,7 +3,15 @@
 namespace sgactor::tests {
 namespace {
 
-class WorkerLoss : public FaultTest {};
+class WorkerLoss : public FaultTest {
+ protected:
+  /// Survivors kept what they had.
+  static void expect_in_place(const nlohmann::json& line) {
+    EXPECT_EQ(line["steps_again"], 0);
+    EXPECT_EQ(line["survivors_reexecuted"], 0);
+    EXPECT_EQ(line["ranks_moved"], 1);
+  }
+};
 
 TEST_F(WorkerLoss, ASpareTakesOverAndNoBitChanges) {
   const std::vector<std::string> bits = undisturbed();
@@ -19,12 +27,13 @@ TEST_F(WorkerLoss, ASpareTakesOverAndNoBitChanges) {
   EXPECT_EQ(lines[0]["generation"], 2);
   EXPECT_EQ(lines[0]["workers"], 2);
   EXPECT_EQ(lines[0]["ranks_moved"], 1);
+  expect_in_place(lines[0]);
   EXPECT_LE(lines[0]["from_step"], lines[0]["step"]);
   EXPECT_NE(lines[0]["culprit"].get<std::string>().find("signal 9"), std::string::npos);
   EXPECT_NE(read(".out").find("recovered worker exit at step"), std::string::npos);
 }
 
-TEST_F(WorkerLoss, WithoutASpareTheOthersCarryOnAndTheRunGrowsAgain) {
+TEST_F(WorkerLoss, WithoutASpareAFreshWorkerTakesOver) {
   const std::vector<std::string> bits = undisturbed();
   const int pid = start(train("run", {"--workers", "2"}));
   ASSERT_TRUE(is_past("run", 10)) << read(".err");
@@ -32,7 +41,8 @@ TEST_F(WorkerLoss, WithoutASpareTheOthersCarryOnAndTheRunGrowsAgain) {
   expect_whole(pid, "run", bits);
   const auto lines = recoveries("run");
   ASSERT_GE(lines.size(), 1U);
-  EXPECT_EQ(lines[0]["workers"], 1);
+  EXPECT_EQ(lines[0]["workers"], 2);
+  expect_in_place(lines[0]);
 }
 
 TEST_F(WorkerLoss, AHungWorkerIsFoundAndReplaced) {
@@ -45,6 +55,7 @@ TEST_F(WorkerLoss, AHungWorkerIsFoundAndReplaced) {
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0]["fault"], "hang");
   EXPECT_GE(lines[0]["detected_ms"], 300);
+  expect_in_place(lines[0]);
 }
 
 TEST_F(WorkerLoss, TwoAtOnce) {
@@ -83,7 +94,9 @@ TEST_F(WorkerLoss, ShardedAndPipelinedStateComesBack) {
     ASSERT_TRUE(is_past(name, 10)) << read(".err");
     kill(active(name).back(), SIGKILL);
     expect_whole(pid, name, loss_bits(quiet));
-    EXPECT_EQ(recoveries(name).size(), 1U);
+    const auto lines = recoveries(name);
+    ASSERT_EQ(lines.size(), 1U);
+    expect_in_place(lines[0]);
   }
 }
 

@@ -44,5 +44,16 @@ TEST(CommitCore, AdoptionForgetsTheVoteOfTheDead) {
   EXPECT_EQ(core.record().incarnations, (std::vector<int64_t>{2, 1}));
 }
 
+TEST(CommitCore, AFenceKeepsVotesOfSurvivorsAndIsWrittenAsItStands) {
+  CommitCore core({1, 1, 1}, 1, 6);
+  EXPECT_EQ(*core.on_vote(0, 1, 1, 7), Vote::kCounted);
+  EXPECT_EQ(*core.on_vote(1, 1, 1, 7), Vote::kCounted);
+  EXPECT_TRUE(core.adopt(1, 2, 2));
+  EXPECT_EQ(core.standing(), (CommitRecord{6, 2, {1, 2, 1}}));
+  EXPECT_EQ(*core.on_vote(0, 1, 2, 7), Vote::kRepeated);
+  EXPECT_EQ(*core.on_vote(2, 1, 2, 7), Vote::kCounted);
+  EXPECT_EQ(*core.on_vote(1, 2, 2, 7), Vote::kAll);
+}
+
 }  // namespace
 }  // namespace sgactor::actors

@@ -99,6 +99,28 @@ TEST(StepCore, NothingLeftIsDone) {
   EXPECT_EQ(run(policy), "done");
 }
 
+TEST(StepCore, ACheckpointThatCameToNothingIsDueAfterTheNextStep) {
+  StepPolicy policy;
+  policy.last_step = 9;
+  policy.can_checkpoint = true;
+  policy.checkpoint_interval = 3;
+  policy.final_checkpoint = false;
+  StepCore core(policy);
+  const auto do_step = [&] {
+    EXPECT_EQ(core.next(false), Action::kBeginStep);
+    EXPECT_TRUE(core.on_step_done(core.step()).ok());
+  };
+  for (int i = 0; i < 3; ++i) do_step();
+  EXPECT_EQ(core.next(false), Action::kCheckpoint);
+  EXPECT_EQ(core.next(false), Action::kBeginStep);
+  core.redo_checkpoint();  // while step 4 is under way
+  EXPECT_TRUE(core.on_step_done(4).ok());
+  EXPECT_EQ(core.next(false), Action::kCheckpoint);
+  do_step();
+  do_step();
+  EXPECT_EQ(core.next(false), Action::kCheckpoint) << "and at 6, as always";
+}
+
 TEST(StepCore, RefusesAStepThatIsNotOpen) {
   StepCore core(StepPolicy{});
   EXPECT_FALSE(core.on_step_done(1).ok());
