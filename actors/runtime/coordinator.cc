@@ -329,7 +329,8 @@ void on_step_done(Self self, const StepDone& msg) {
 /// Update inputs that not even the oldest copy needs.
 void prune_kept_inputs(const std::string& mirror_root) {
   const auto copies = transport::list_checkpoints(mirror_root);
-  if (!copies.ok() || copies->empty()) return;
+  // Of the newest nobody has been told yet: the way back still begins at the one before it.
+  if (!copies.ok() || copies->size() < 2) return;
   prune_inputs(mirror_root, copies->front().step);
 }
 
