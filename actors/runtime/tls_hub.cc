@@ -375,8 +375,10 @@ void Hub::after(LinkId id, TlsLink& link, const Status& status) {
   if (!status.ok()) return drop(id, status);
   if (link.closing && link.queued_bytes() == 0) return drop(id, {});
   uint32_t wanted = link.wants_write() ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  // Level-triggered: what must not be read yet must not wake the thread.
-  if (link.closing || (!link.admitted && link.num_frames > 0)) wanted &= ~uint32_t{EPOLLIN};
+  // Level-triggered: what must not be read yet must not wake the thread. A handshake is read for
+  // even where the link closes once its frames are out.
+  const bool shut = link.closing && link.open();
+  if (shut || (!link.admitted && link.num_frames > 0)) wanted &= ~uint32_t{EPOLLIN};
   if (wanted == link.watched) return;
   link.watched = wanted;
   watch(link.fd(), id, wanted, EPOLL_CTL_MOD);

@@ -155,6 +155,18 @@ TEST_F(TlsHubTest, CloseSendsWhatWasQueuedAndTheOtherSideHears) {
   EXPECT_TRUE(log.closed.empty());
 }
 
+TEST_F(TlsHubTest, CloseWhileHandsAreShakenSendsWhatWasQueued) {
+  constexpr size_t kLinks = 20;
+  Log log;
+  const auto hub = client(log);
+  for (size_t i = 0; i < kLinks; ++i) {
+    const LinkId link = *hub->connect("127.0.0.1", port_, 10000);
+    hub->send(link, "only");
+    hub->close(link);
+  }
+  EXPECT_TRUE(server_log_.wait([&] { return server_log_.frames.size() == kLinks; }));
+}
+
 TEST_F(TlsHubTest, ALostProcessIsHeardOfAtOnce) {
   Log log;
   auto hub = client(log);
