@@ -61,9 +61,9 @@ void SnapshotStaging::enqueue_copies(uint64_t token, uint64_t quiet_token,
   stream.fill_zero(lane.marker, sizeof(uint64_t), token, sink);
 }
 
-Result<transport::WrittenPart> SnapshotStaging::write(const std::string& root, int64_t step,
-                                                      const std::string& writer,
-                                                   std::shared_ptr<transport::FileSystem> files) {
+Result<transport::WrittenPart> SnapshotStaging::write(
+    const std::string& root, int64_t step, const std::string& writer,
+    std::shared_ptr<transport::FileSystem> files) {
   const graph::Plan& plan = *context_.plan;
   std::vector<transport::StoredTensor> tensors;
   for (size_t i = 0; i < copies_.size(); ++i) {

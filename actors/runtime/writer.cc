@@ -37,9 +37,9 @@ void write(Self self, int64_t step) {
   result->step = step;
   host->services.storage->submit(
       [host, step, result, root = mirror.empty() ? host->root : mirror]() -> Status {
-        SGA_ASSIGN(transport::WrittenPart written,
-                   host->snapshots->write(root, step, std::to_string(host->rank),
-                                          host->shared->files));
+        SGA_ASSIGN(
+            transport::WrittenPart written,
+            host->snapshots->write(root, step, std::to_string(host->rank), host->shared->files));
         result->part = std::move(written.part);
         result->bytes_written = written.stats.bytes_written;
         result->bytes_reused = written.stats.bytes_reused;

@@ -24,8 +24,8 @@ class DataPlane {
   /// How others find this process: opaque bytes for the control plane.
   [[nodiscard]] virtual std::string address() const = 0;
   [[nodiscard]] virtual transport::Collectives& collectives() = 0;
-  /// Connects to all others of `routes` and sets the routes; links that are there are kept, those to
-  /// peers that are in no route any more are destroyed. Blocks. Errors: kTimeout, kDisconnected
+  /// Connects to all others of `routes` and sets the routes; links that are there are kept, those
+  /// to peers that are in no route any more are destroyed. Blocks. Errors: kTimeout, kDisconnected
   /// naming the peer.
   virtual Status connect(const actors::wire::Routes& routes) = 0;
   /// Ends every transfer; waits for nobody.

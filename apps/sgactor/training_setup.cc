@@ -71,8 +71,8 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
   options.precision = job.training.dtype == "fp8"    ? DType::kF8E4M3
                       : job.training.dtype == "bf16" ? DType::kBF16
                                                      : DType::kF32;
-  options.f8_layout = job.compile.f8_layout == "inner_last" ? graph::F8Layout::kInnerLast
-                                                            : graph::F8Layout::kAny;
+  options.f8_layout =
+      job.compile.f8_layout == "inner_last" ? graph::F8Layout::kInnerLast : graph::F8Layout::kAny;
   options.recompute.mode =
       graph::parse_recompute_mode(job.training.recompute).value_or(graph::RecomputeMode::kNone);
   options.recompute.memory_budget_bytes = parse_byte_size(job.training.memory_budget).value_or(0);

@@ -1,5 +1,5 @@
-/* Times MPI_Allreduce of floats in place: the median of a call at rank 0 for each size in bytes, as JSON. The repeats are those of
- * "sgactor bench collectives". */
+/* Times MPI_Allreduce of floats in place: the median of a call at rank 0 for each size in bytes, as
+ * JSON. The repeats are those of "sgactor bench collectives". */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,8 @@ static int compare(const void* a, const void* b) {
 static double cpu_seconds(void) {
   struct rusage usage;
   getrusage(RUSAGE_SELF, &usage);
-  return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+  return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
 int main(int argc, char** argv) {
@@ -38,8 +39,9 @@ int main(int argc, char** argv) {
     }
     cpu = (cpu_seconds() - cpu) / (double)repeats;
     qsort(seconds, (size_t)repeats, sizeof(double), compare);
-    if (rank == 0) printf("%s{\"bytes\": %lld, \"time_us\": %.2f, \"cpu_us\": %.2f}", a == 1 ? "" : ", ", bytes,
-                          seconds[repeats / 2] * 1e6, cpu * 1e6);
+    if (rank == 0)
+      printf("%s{\"bytes\": %lld, \"time_us\": %.2f, \"cpu_us\": %.2f}", a == 1 ? "" : ", ", bytes,
+             seconds[repeats / 2] * 1e6, cpu * 1e6);
     free(seconds);
     free(input);
   }
