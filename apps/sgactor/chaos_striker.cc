@@ -1,5 +1,6 @@
 #include "apps/sgactor/chaos_striker.h"
 
+#include "apps/sgactor/clock.h"
 #include "transport/storage/run_files.h"
 
 #include <fmt/format.h>
@@ -21,12 +22,6 @@ using Kind = ChaosFault::Kind;
 // A heartbeat comes every 100 ms and suspicion after 300: a burst leaves room for a busy machine.
 constexpr int64_t kBurstMs = 80;
 constexpr int64_t kNumChanges = 12;
-
-int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -2,6 +2,7 @@
 
 #include "actors/runtime/gateway.h"
 #include "actors/runtime/tls_identity.h"
+#include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/stop_signal.h"
 #include "graph/base/hash.h"
@@ -26,12 +27,6 @@ using Kind = actors::SessionEvent::Kind;
 constexpr int64_t kStepMs = 50;
 constexpr int64_t kFlushMs = 500;
 constexpr int64_t kGraceMs = 1300;
-
-int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

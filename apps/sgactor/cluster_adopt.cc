@@ -1,6 +1,7 @@
 // Cluster: recovery in place. Survivors keep actors, memory and results; another worker takes over
 // what was lost, from the state of the committed step, and runs the open step alone.
 #include "actors/runtime/gateway.h"
+#include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster.h"
 #include "apps/sgactor/cluster_course.h"
 #include "graph/base/log.h"
@@ -27,12 +28,6 @@ constexpr int64_t kAdopterMs = 2000;
 constexpr int64_t kStageMs = 5000;
 // Whoever waits for a lost peer says so before the loss of its process is known.
 constexpr int64_t kSuspendedMs = 1000;
-
-int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 Status no_adoption(const std::string& why) {
   return make_status(Code::kDisconnected, "no recovery in place: " + why, Scope::kRank);

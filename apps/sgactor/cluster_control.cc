@@ -1,5 +1,6 @@
 // Cluster: what it is asked for from outside while it runs, by `sgactor ctl` and `sgactor chaos`,
 // and what devices report.
+#include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster.h"
 #include "apps/sgactor/fault_injection.h"
 #include "graph/base/log.h"
@@ -20,12 +21,6 @@ namespace wire = actors::wire;
 using supervision::Action;
 
 namespace {
-
-int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

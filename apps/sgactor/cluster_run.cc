@@ -3,6 +3,7 @@
 #include "actors/runtime/journal.h"
 #include "actors/runtime/services.h"
 #include "actors/runtime/training_system.h"
+#include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster.h"
 #include "apps/sgactor/cluster_course.h"
 #include "apps/sgactor/cluster_ranks.h"
@@ -42,12 +43,6 @@ constexpr int64_t kFreshWorkerMs = 15'000;
 constexpr int64_t kSuspectMs = 300;
 constexpr int64_t kSilentMs = 5000;
 constexpr int64_t kKeepMirrors = 2;
-
-int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 double since(int64_t then_ms) { return static_cast<double>(now_ms() - then_ms); }
 

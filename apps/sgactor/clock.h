@@ -1,0 +1,14 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+
+namespace sgactor::apps {
+
+/// Milliseconds of the steady clock: for deadlines and lengths of time within one process.
+inline int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace sgactor::apps
