@@ -146,12 +146,8 @@ bool Cluster::find_adopters(Course& course) {
 }
 
 void Cluster::load_adopter(Course& course, int32_t index, Worker& worker) {
-  const ReplayCheck::Point& point = course.in_place.point;
   wire::LoadPlan message = course.message;
-  message.first_step = point.redo_to + 1;
-  message.checkpoint = point.path;
-  message.mirror_root = course.mirror_root;
-  message.redo_from = point.redo_to > point.step ? point.step + 1 : 0;
+  begin_at(course.in_place.point, message);
   message.ranks = worker.ranks;
   message.worker = index;
   ++worker.num_asked;

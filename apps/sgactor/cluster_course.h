@@ -21,6 +21,13 @@ namespace sgactor::apps {
 /// that take over; they load; everybody reaches everybody.
 enum class AdoptionStage : uint8_t { kNone = 0, kFence, kAdopters, kLoad, kJoin };
 
+/// A worker that is sent `message` begins behind the point.
+inline void begin_at(const ReplayCheck::Point& point, actors::wire::LoadPlan& message) {
+  message.first_step = point.redo_to + 1;
+  message.checkpoint = point.path;
+  message.redo_from = point.redo_to > point.step ? point.step + 1 : 0;
+}
+
 /// What the attempts of a run share; of Cluster alone.
 struct Cluster::Course {
   const Work* work = nullptr;

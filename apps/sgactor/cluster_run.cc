@@ -81,6 +81,7 @@ Status Cluster::start_course(const Work& work, Course& course) {
   }
   message.run_directory = work.run_directory;
   message.secret = secret_;
+  message.mirror_root = course.mirror_root;
   if (setup_.recovers) {
     for (auto& [id, node] : nodes_) {
       const auto room = static_cast<int64_t>(node.who.hello.devices.size());
@@ -170,10 +171,7 @@ Status Cluster::load(Course& course, const std::atomic<bool>& stop) {
   SGA_TRY(deal(course));
   end_leaving();
   write_state(course);
-  course.message.first_step = course.from.redo_to + 1;
-  course.message.checkpoint = course.from.path;
-  course.message.mirror_root = course.mirror_root;
-  course.message.redo_from = course.from.redo_to > course.from.step ? course.from.step + 1 : 0;
+  begin_at(course.from, course.message);
   loading_.clear();
   for (auto& [index, worker] : workers_) {
     if (worker.ranks.empty()) continue;

@@ -110,12 +110,32 @@ bool ReplayCheck::owes(int64_t step) const {
          !validated_.contains(step);
 }
 
+/// The update inputs of `step` are kept, of all ranks.
+bool ReplayCheck::redoable(int64_t step) const {
+  return !mirror_root_.empty() && actors::inputs_whole(*plan_, mirror_root_, step);
+}
+
+/// Copies of the state that have been told of, and the run's start.
+std::vector<ReplayCheck::Point> ReplayCheck::newest_first() const {
+  std::vector<Point> points = points_;
+  points.insert(points.begin(), start_);
+  std::stable_sort(points.begin(), points.end(),
+                   [](const Point& a, const Point& b) { return a.step > b.step; });
+  return points;
+}
+
+/// Old ones have been removed meanwhile.
+bool ReplayCheck::is_there(const Point& point) const {
+  const bool is_start = point.step == start_.step && point.path == start_.path;
+  return is_start || transport::Checkpoint::open(point.path).ok();
+}
+
 /// The newest step up to `target` that owes nothing and to which update inputs lead from `step`;
 /// -1: none, not even `step` itself.
 int64_t ReplayCheck::redo_limit(int64_t step, int64_t target) const {
   int64_t reached = owes(step) ? -1 : step;
   for (int64_t k = step + 1; k <= target; ++k) {
-    if (mirror_root_.empty() || !actors::inputs_whole(*plan_, mirror_root_, k)) break;
+    if (!redoable(k)) break;
     if (!owes(k)) reached = k;
   }
   return reached;
@@ -125,39 +145,26 @@ ReplayCheck::Point ReplayCheck::newest(int64_t last) const {
   const std::lock_guard lock(mutex_);
   const int64_t reported = start_.step + static_cast<int64_t>(steps_.size());
   const int64_t target = std::min(reported, last - 1);
-  std::vector<Point> points = points_;
-  points.insert(points.begin(), start_);
   Point best{start_.step, start_.path, start_.step};
   // The newest copy of the same reach has the fewest updates to do again.
-  std::stable_sort(points.begin(), points.end(),
-                   [](const Point& a, const Point& b) { return a.step > b.step; });
-  for (Point point : points) {
+  for (Point point : newest_first()) {
     if (point.step > target) continue;
     point.redo_to = redo_limit(point.step, target);
     if (point.redo_to <= best.redo_to) continue;
-    const bool is_start = point.step == start_.step && point.path == start_.path;
-    // Old ones have been removed meanwhile.
-    if (is_start || transport::Checkpoint::open(point.path).ok()) best = point;
+    if (is_there(point)) best = point;
   }
   return best;
 }
 
 std::optional<ReplayCheck::Point> ReplayCheck::reaching(int64_t step) const {
   const std::lock_guard lock(mutex_);
-  std::vector<Point> points = points_;
-  points.insert(points.begin(), start_);
-  std::stable_sort(points.begin(), points.end(),
-                   [](const Point& a, const Point& b) { return a.step > b.step; });
-  for (Point& point : points) {
+  for (Point point : newest_first()) {
     if (point.step > step) continue;
     bool whole = true;
-    for (int64_t k = point.step + 1; whole && k <= step; ++k) {
-      whole = !mirror_root_.empty() && actors::inputs_whole(*plan_, mirror_root_, k);
-    }
+    for (int64_t k = point.step + 1; whole && k <= step; ++k) whole = redoable(k);
     if (!whole) return std::nullopt;  // what is missing here older points need as well
     point.redo_to = step;
-    const bool is_start = point.step == start_.step && point.path == start_.path;
-    if (is_start || transport::Checkpoint::open(point.path).ok()) return point;
+    if (is_there(point)) return point;
   }
   return std::nullopt;
 }

@@ -59,6 +59,9 @@ class ReplayCheck final : public actors::TrainingObserver {
 
  private:
   [[nodiscard]] bool owes(int64_t step) const;
+  [[nodiscard]] bool redoable(int64_t step) const;
+  [[nodiscard]] std::vector<Point> newest_first() const;
+  [[nodiscard]] bool is_there(const Point& point) const;
   [[nodiscard]] int64_t redo_limit(int64_t step, int64_t target) const;
   struct Facts {
     uint32_t loss_bits;

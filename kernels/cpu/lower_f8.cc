@@ -109,8 +109,8 @@ struct ScaledPlan {
 
 ScaledPlan plan_scaled(const Lowering& low, const Op& op) {
   ScaledPlan p;
-  p.g.accumulate = op.kind == OpKind::kScaledMatmulAccumulate;
-  const size_t first = p.g.accumulate ? 1 : 0;
+  const bool accumulates = op.kind == OpKind::kScaledMatmulAccumulate;
+  const size_t first = accumulates ? 1 : 0;
   p.y = op.results[0];
   p.acc = op.operands[0];
   p.a = op.operands[first];
@@ -120,17 +120,9 @@ ScaledPlan plan_scaled(const Lowering& low, const Op& op) {
   p.a_type = low.type(p.a).dtype;
   p.b_type = low.type(p.b).dtype;
   p.y_type = low.type(p.y).dtype;
-  const Shape& a = low.type(p.a).shape;
-  const Shape& b = low.type(p.b).shape;
-  Gemm& g = p.g;
-  g.trans_a = op.attrs.flag("trans_a");
-  g.trans_b = op.attrs.flag("trans_b");
-  g.m = a.dim(g.trans_a ? -1 : -2);
-  g.k = a.dim(g.trans_a ? -2 : -1);
-  g.n = b.dim(g.trans_b ? -2 : -1);
-  g.lda = a.dim(-1);
-  g.ldb = b.dim(-1);
-  g.ldc = g.n;
+  p.g = gemm_of(op, low.type(p.a).shape, low.type(p.b).shape);
+  p.g.accumulate = accumulates;
+  const Gemm& g = p.g;
   constexpr int64_t kFloat = sizeof(float);
   p.b_at = round_up(g.m * g.k * kFloat, 64);
   p.y_at = p.b_at + round_up(g.n * g.k * kFloat, 64);

@@ -26,17 +26,9 @@ MatmulPlan plan_matmul(const Lowering& low, const Op& op) {
   p.a = op.operands[first];
   p.b = op.operands[first + 1];
   const Shape& a = low.type(p.a).shape;
-  const Shape& b = low.type(p.b).shape;
-  Gemm& g = p.g;
-  g.trans_a = op.attrs.flag("trans_a");
-  g.trans_b = op.attrs.flag("trans_b");
-  g.m = a.dim(g.trans_a ? -1 : -2);
-  g.k = a.dim(g.trans_a ? -2 : -1);
-  g.n = b.dim(g.trans_b ? -2 : -1);
-  g.lda = a.dim(-1);
-  g.ldb = b.dim(-1);
-  g.ldc = g.n;
-  g.accumulate = in_place;
+  p.g = gemm_of(op, a, low.type(p.b).shape);
+  p.g.accumulate = in_place;
+  const Gemm& g = p.g;
   for (int d = 0; d + 2 < a.rank(); ++d) p.batch *= a.dim(d);
   p.a_stride = g.m * g.k;
   p.b_stride = g.n * g.k;
@@ -92,6 +84,19 @@ Step matmul_batched(Lowering& low, const MatmulPlan& p) {
 }
 
 }  // namespace
+
+Gemm gemm_of(const Op& op, const Shape& a, const Shape& b) {
+  Gemm g;
+  g.trans_a = op.attrs.flag("trans_a");
+  g.trans_b = op.attrs.flag("trans_b");
+  g.m = a.dim(g.trans_a ? -1 : -2);
+  g.k = a.dim(g.trans_a ? -2 : -1);
+  g.n = b.dim(g.trans_b ? -2 : -1);
+  g.lda = a.dim(-1);
+  g.ldb = b.dim(-1);
+  g.ldc = g.n;
+  return g;
+}
 
 Status lower_matmul(Lowering& low, const Op& op) {
   constexpr int64_t kManyProducts = 8;

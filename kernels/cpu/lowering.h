@@ -79,6 +79,10 @@ Status lower_philox_uniform(Lowering& low, const graph::Op& op);
 Status lower_reduce(Lowering& low, const graph::Op& op);
 Status lower_sum_squares(Lowering& low, const graph::Op& op);
 Status lower_tree_sum(Lowering& low, const graph::Op& op);
+struct Gemm;
+/// The product that `op` asks for of (the last two dims of) its operands, by its "trans_a" and
+/// "trans_b"; accumulates nothing. lower_matmul.cc.
+Gemm gemm_of(const graph::Op& op, const Shape& a, const Shape& b);
 Status lower_matmul(Lowering& low, const graph::Op& op);
 Status lower_softmax(Lowering& low, const graph::Op& op);
 Status lower_causal_mask(Lowering& low, const graph::Op& op);
