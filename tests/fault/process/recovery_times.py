@@ -4,7 +4,9 @@
 A run of llama-tiny with a spare loses workers one after the other (SIGKILL; every third time
 SIGSTOP with --hangs). Printed a phase, median and worst: detection (from the signal), fence and
 restore (all ranks hold the copy of the state and are ready), and the first step that had never
-been done. Loss bits must equal those of a run that nothing happens to.
+been done; the time from the restored state to that step's end stands beside it as a multiple of
+the median undisturbed step, since what was lost is at most one step of the ranks that moved.
+Loss bits must equal those of a run that nothing happens to.
 
 usage: recovery_times.py PROGRAM [--kills 20] [--job FILE] [--hangs] [--all-meshes] [--seed 1]
                          [--spares 1] [--interval 10] [--more "--key=value ..."]
@@ -113,7 +115,7 @@ class Run:
         return True
 
 
-def measure(run, table):
+def measure(run, table, step_ms):
     for recovery in lines(run.run_dir / "recoveries.jsonl"):
         for pid, when, kind in run.strikes:
             if f"(pid {pid}" not in recovery["culprit"] or recovery["restored_ms"] is None:
@@ -127,6 +129,9 @@ def measure(run, table):
                     "restore": recovery["restored_ms"] - recovery["fenced_ms"],
                     "sum": found + recovery["restored_ms"],
                     "first new step": found + recovery["first_new_step_ms"]
+                    if recovery["first_new_step_ms"] is not None
+                    else float("nan"),
+                    "replay": (recovery["first_new_step_ms"] - recovery["restored_ms"]) / step_ms
                     if recovery["first_new_step_ms"] is not None
                     else float("nan"),
                     "again": recovery["steps_again"],
@@ -156,6 +161,9 @@ def show(title, rows):
     for key in ("detection", "fence", "restore", "sum", "first new step"):
         values = [row[key] for row in rows]
         print(f"  {key:<15} {statistics.median(values):8.1f} {max(values):8.1f}")
+    replay = [row["replay"] for row in rows if row["replay"] == row["replay"]]
+    if replay:
+        print(f"  replay / step   {statistics.median(replay):8.2f} {max(replay):8.2f}")
     print(f"  steps again     {statistics.median([r['again'] for r in rows]):8.1f} "
           f"{max(r['again'] for r in rows):8.1f}")
 
@@ -183,9 +191,10 @@ def run_mesh(args, name, mesh, folder, rng):
         failures.append(f"{name}: loss bits differ")
     failures += [f"{name}: left behind: {what}" for what in left_behind(run.run_dir, run.process.pid)]
     table = []
-    measure(run, table)
+    step_ms = statistics.median(line["step_ms"] for line in lines(quiet / "metrics.jsonl"))
+    measure(run, table, step_ms)
     print(f"{name}: {len(run.strikes)} struck, {len(lines(run.run_dir / 'recoveries.jsonl'))} "
-          f"recoveries, {steps} steps: {'equal bits' if not failures else failures}", flush=True)
+          f"recoveries, {steps} steps of {step_ms:.0f} ms: {'equal bits' if not failures else failures}", flush=True)
     return table, failures
 
 
