@@ -53,6 +53,11 @@ Status check_combinations(const JobSpec& job) {
     return bad("training.memory_budget",
                "expected bytes such as \"24 GiB\" or \"1500 MB\", got \"" + budget + "\"");
   }
+  if (const std::string& size = job.compile.bucket_size;
+      size != "auto" && size != "segment" && !parse_byte_size(size)) {
+    return bad("compile.bucket_size",
+               "expected \"auto\", \"segment\" or bytes such as \"25 MiB\", got \"" + size + "\"");
+  }
   if (!job.profile.record.empty() && job.training.auto_micro_batch) {
     return bad("profile.record",
                "needs a number for training.micro_batch_size: times are of one size");

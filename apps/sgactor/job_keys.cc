@@ -163,6 +163,11 @@ constexpr JobKey kKeys[] = {
     {"compile", "f8_layout", SGA_FIELD(compile.f8_layout), one_of("auto|any|inner_last"),
      "of 8-bit operands; \"inner_last\": the dim that is summed over last, as cuda wants it; "
      "\"auto\": as the device wants it"},
+    {"compile", "bucket_size", SGA_FIELD(compile.bucket_size), any(),
+     "of gradients and parameters that travel together over data-parallel ranks: \"segment\", "
+     "bytes as \"25 MiB\", or \"auto\": by predicted times; the bits stay the same"},
+    {"compile", "topology", SGA_FIELD(compile.topology), path(),
+     "cluster file whose links and devices predict times; empty: H200 and NVLink"},
     {"log", "interval", SGA_FIELD(log.interval), at_least(1),
      "steps between progress lines; metrics.jsonl has every step"},
     {"log", "trace_steps", SGA_FIELD(log.trace_steps), range(0, 10000),
@@ -174,7 +179,7 @@ constexpr JobKey kKeys[] = {
     {"log", "sample_tokens", SGA_FIELD(log.sample_tokens), range(0, 1 << 20),
      "length of the sampled continuation at the end; 0: none"},
     {"profile", "use", SGA_FIELD(profile.use), path(),
-     "a profile that a run has recorded: stages and prefetch go by its times"},
+     "a profile that a run has recorded: stages, prefetch and buckets go by its times"},
     {"profile", "record", SGA_FIELD(profile.record), path(),
      "write the times of this run's first steps to this file at its end"},
     {"strategy", "name", SGA_FIELD(strategy.name), any(),

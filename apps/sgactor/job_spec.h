@@ -82,6 +82,8 @@ struct JobSpec {
     bool fuse = true;
     std::vector<std::string> disable_passes;
     std::string f8_layout = "auto";
+    std::string bucket_size = "auto";
+    std::string topology;
   } compile;
   struct Log {
     int64_t interval = 1;

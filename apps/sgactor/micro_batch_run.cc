@@ -19,13 +19,31 @@ namespace {
 using graph::MicroBatchTuner;
 using graph::TunerDecision;
 
+/// Bytes that the ops of a step of all ranks read and write.
+double step_bytes(const graph::Plan& plan) {
+  double bytes = 0;
+  for (const graph::RankPlacement& rank : plan.ranks) {
+    const graph::RankProgram& program = plan.programs[static_cast<size_t>(rank.program)];
+    for (const graph::Firing& f : program.lanes[0].order) {
+      const graph::Launch& l = program.launches[static_cast<size_t>(f.launch)];
+      bytes += static_cast<double>(plan.subgraphs[static_cast<size_t>(l.subgraph)].bytes_moved);
+    }
+  }
+  return bytes;
+}
+
 /// Hands everything on and shows the tuner each step's time.
 class StepClock : public actors::TrainingObserver {
  public:
-  StepClock(actors::TrainingObserver& next, MicroBatchTuner& tuner) : next_(next), tuner_(tuner) {}
+  StepClock(actors::TrainingObserver& next, MicroBatchTuner& tuner, const graph::Plan& plan)
+      : next_(next), tuner_(tuner), plan_(plan) {}
 
   void on_step(const actors::StepReport& report) override {
-    tuner_.observe(std::max(report.step_ms, 1e-6) * 1e-3);
+    graph::StepMeasure step;
+    step.seconds = std::max(report.step_ms, 1e-6) * 1e-3;
+    step.busy_share = report.kernel_ms * 1e-3 / step.seconds;
+    step.bytes_per_s = step_bytes(plan_) / step.seconds;
+    tuner_.observe(step);
     next_.on_step(report);
   }
   void on_validation(int64_t step, double loss) override { next_.on_validation(step, loss); }
@@ -40,6 +58,7 @@ class StepClock : public actors::TrainingObserver {
  private:
   actors::TrainingObserver& next_;
   MicroBatchTuner& tuner_;
+  const graph::Plan& plan_;  // replaced in place between pieces
   std::string path_;
 };
 
@@ -59,11 +78,13 @@ Result<CompiledJob> compile_size(const TunedRun& run, int64_t size) {
 void record(const TunedRun& run, int64_t step, const TunerDecision& d, const graph::Plan& plan) {
   const std::string reason =
       nlohmann::json(d.reason).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  run.recorder.audit("micro_batch_tuner", "micro_batch_size",
-                     fmt::format("\"step\":{},\"from\":{},\"to\":{},\"settled\":{},\"reason\":{},"
-                                 "\"planned_bytes\":{},\"schema_hash\":\"{}\"",
-                                 step, d.from, d.to, d.settled, reason, plan.memory.planned_bytes,
-                                 hex64(plan.schema_hash)));
+  run.recorder.audit(
+      "micro_batch_tuner", "micro_batch_size",
+      fmt::format("\"step\":{},\"from\":{},\"to\":{},\"settled\":{},\"reason\":{},"
+                  "\"busy_share\":{:.4f},\"bytes_per_s\":{:.0f},"
+                  "\"planned_bytes\":{},\"schema_hash\":\"{}\"",
+                  step, d.from, d.to, d.settled, reason, d.measured.busy_share,
+                  d.measured.bytes_per_s, plan.memory.planned_bytes, hex64(plan.schema_hash)));
   std::printf("step %lld  micro-batch size %lld -> %lld: %s\n", static_cast<long long>(step),
               static_cast<long long>(d.from), static_cast<long long>(d.to), d.reason.c_str());
   std::fflush(stdout);
@@ -134,7 +155,7 @@ Result<actors::TrainingSummary> run_tuned(const TunedRun& run, const actors::Tra
   options.batch = run.job.rank_batch_size();
   options.start = run.job.training.micro_batch_size;
   SGA_ASSIGN(MicroBatchTuner tuner, MicroBatchTuner::create(options));
-  StepClock clock(*inputs.observer, tuner);
+  StepClock clock(*inputs.observer, tuner, run.compiled.compiled.plan);
   inputs.observer = &clock;
   std::unique_ptr<transport::Checkpoint> state;
   actors::TrainingSummary total;

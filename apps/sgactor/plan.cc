@@ -22,6 +22,7 @@ struct PlanOptions {
   std::string job;
   std::string dump_dir;
   std::string html;
+  std::string topology;
   bool json = false;
   bool passes = false;
   CacheOptions cache;
@@ -135,6 +136,7 @@ Status write_html(const JobSpec& job, const graph::Compiled& compiled, const std
 Result<int> plan(const CommandLine& line, const PlanOptions& options) {
   SGA_ASSIGN(JobSpec job, load_job(options.job, line.overrides));
   SGA_TRY(choose_strategy(*line.strategies, job));
+  if (!options.topology.empty()) job.compile.topology = options.topology;
   Dumper dumper{options.dump_dir};
   decltype(graph::CompileOptions::dump) dump;
   if (!options.dump_dir.empty()) {
@@ -163,6 +165,8 @@ void add_plan(CLI::App& app, CommandLine& line) {
   sub->add_option("job", options->job, "job file")->required();
   sub->add_option("--dump-ir", options->dump_dir, "write both graphs after each pass to DIR");
   sub->add_option("--html", options->html, "write one self-contained page to FILE");
+  sub->add_option("--topology", options->topology,
+                  "cluster file whose links and devices predict times: compile.topology");
   add_cache_options(*sub, options->cache);
   sub->add_flag("--json", options->json, "one JSON object");
   sub->add_flag("--passes", options->passes, "also passes, subgraphs and launch order");

@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -41,16 +42,21 @@ Result<std::string> read_gzip(const std::string& path) {
   return text;
 }
 
-/// Rank of "rank 3 lane 0"; nothing for an actor's track.
+/// Rank of "rank 3 lane 0"; nothing for an actor's track, or a lane's while it validates.
 std::optional<int32_t> rank_of_track(std::string_view name) {
   constexpr std::string_view kHead = "rank ";
-  if (!name.starts_with(kHead) || name.find(" lane ") == std::string_view::npos)
+  constexpr std::string_view kLane = " lane ";
+  if (!name.starts_with(kHead)) return std::nullopt;
+  const auto number = [](std::string_view text) -> std::optional<int32_t> {
+    int32_t n = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return n;
+  };
+  const size_t lane = name.find(kLane);
+  if (lane == std::string_view::npos || !number(name.substr(lane + kLane.size())))
     return std::nullopt;
-  int32_t rank = 0;
-  const std::string_view rest = name.substr(kHead.size());
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), rank);
-  if (error != std::errc() || *end != ' ') return std::nullopt;
-  return rank;
+  return number(name.substr(kHead.size(), lane - kHead.size()));
 }
 
 int64_t median(std::vector<int64_t>& values) {
@@ -62,7 +68,8 @@ int64_t median(std::vector<int64_t>& values) {
 /// Gathers slices of several files.
 class Slices {
  public:
-  explicit Slices(const graph::Plan& plan) : plan_(plan), launches_(plan.programs.size()) {
+  Slices(const graph::Plan& plan, bool warm)
+      : plan_(plan), warm_(warm), launches_(plan.programs.size()) {
     for (size_t p = 0; p < plan.programs.size(); ++p) {
       for (const graph::Launch& l : plan.programs[p].launches) launches_[p][l.name] = &l;
     }
@@ -93,8 +100,9 @@ class Slices {
       out.subgraphs[hash] = {median(times), count};
     }
     std::map<graph::Profile::Collective, std::vector<int64_t>> collectives;
-    for (const auto& [event, time] : collectives_) {
-      if (counts(std::get<1>(event))) collectives[time.first].push_back(time.second);
+    for (const auto& [event, flight] : flights_) {
+      if (!counts(std::get<1>(event))) continue;
+      for (const auto& key : flight.keys) collectives[key].push_back(flight.least_ns);
     }
     for (auto& [key, times] : collectives) {
       const auto count = static_cast<int64_t>(times.size());
@@ -109,7 +117,12 @@ class Slices {
     int64_t step = 0;
     int64_t ns = 0;
   };
-  using Event = std::tuple<std::string, int64_t, int64_t>;  // launch, step, micro-batch
+  using Event = std::tuple<std::string, int64_t, int64_t>;  // launch or message, step, micro-batch
+  /// What several ranks did together: it took as long as the one says that waited least.
+  struct Flight {
+    int64_t least_ns = std::numeric_limits<int64_t>::max();
+    std::set<graph::Profile::Collective> keys;
+  };
 
   void add(int32_t rank, const json& e) {
     if (rank < 0 || static_cast<size_t>(rank) >= plan_.ranks.size()) return;
@@ -127,20 +140,26 @@ class Slices {
     if (l.kind == graph::LaunchKind::kSubgraph) {
       subgraphs_.push_back(
           {plan_.subgraphs[static_cast<size_t>(l.subgraph)].structure_hash, step, ns});
-    } else if (l.kind != graph::LaunchKind::kSend && l.kind != graph::LaunchKind::kRecv) {
-      const Event event{name, step, args.value("micro_batch", int64_t{0})};
-      const auto [at, fresh] =
-          collectives_.try_emplace(event, graph::collective_key(plan_, plan_.programs[p], l), ns);
-      if (!fresh) at->second.second = std::min(at->second.second, ns);
+      return;
     }
+    // The two ends of a message share its key; each counts it under its own kind.
+    const bool message = l.kind == graph::LaunchKind::kSend || l.kind == graph::LaunchKind::kRecv;
+    const Event event{message ? fmt::format("message {}", l.communication.key) : name, step,
+                      args.value("micro_batch", int64_t{0})};
+    Flight& flight = flights_[event];
+    flight.least_ns = std::min(flight.least_ns, ns);
+    flight.keys.insert(graph::collective_key(plan_, plan_.programs[p], l));
   }
   /// The first step meets cold caches and memory that nobody has touched.
-  [[nodiscard]] bool counts(int64_t step) const { return step > first_ || first_ == last_; }
+  [[nodiscard]] bool counts(int64_t step) const {
+    return warm_ || step > first_ || first_ == last_;
+  }
 
   const graph::Plan& plan_;
+  bool warm_;
   std::vector<std::map<std::string, const graph::Launch*>> launches_;  // by program
   std::vector<Slice> subgraphs_;
-  std::map<Event, std::pair<graph::Profile::Collective, int64_t>> collectives_;
+  std::map<Event, Flight> flights_;
   int64_t first_ = std::numeric_limits<int64_t>::max();
   int64_t last_ = 0;
 };
@@ -170,21 +189,43 @@ Result<LoadedProfile> load_profile(const JobSpec& job) {
   return loaded;
 }
 
+Result<LoadedCluster> load_cluster(const JobSpec& job) {
+  LoadedCluster loaded;
+  if (job.compile.topology.empty()) return loaded;
+  const auto text = transport::read_file(job.compile.topology);
+  if (!text.ok())
+    return invalid_argument(job.at("compile.topology") + ": " + text.status().message());
+  auto cluster = graph::parse_cluster(*text);
+  if (!cluster.ok()) {
+    return cluster.status().with_context(job.at("compile.topology") + ": " + job.compile.topology);
+  }
+  loaded.cluster = std::make_shared<const graph::ClusterSpec>(std::move(*cluster));
+  loaded.content_hash = hash128(std::as_bytes(std::span(*text))).hex();
+  return loaded;
+}
+
 Result<graph::Profile> profile_of_run(const graph::Plan& plan, const RunDirectory& run,
                                       const kernels::DeviceInfo& device) {
   std::vector<std::string> files;
   std::error_code error;
   for (fs::directory_iterator it(run.path + "/trace", error), end; !error && it != end;
        it.increment(error)) {
-    if (it->path().string().ends_with(".json.gz")) files.push_back(it->path().string());
+    const std::string name = it->path().filename().string();
+    if (name.starts_with("rank") && name.ends_with(".json.gz"))
+      files.push_back(it->path().string());
   }
   std::sort(files.begin(), files.end());
-  Slices slices(plan);
-  for (const std::string& file : files) SGA_TRY(add_trace(file, slices));
-  graph::Profile profile = slices.profile();
+  SGA_ASSIGN(graph::Profile profile, profile_of_traces(plan, files, /*warm=*/false));
   profile.backend = device.backend;
   profile.device = device.description;
   return profile;
+}
+
+Result<graph::Profile> profile_of_traces(const graph::Plan& plan,
+                                         const std::vector<std::string>& files, bool warm) {
+  Slices slices(plan, warm);
+  for (const std::string& file : files) SGA_TRY(add_trace(file, slices));
+  return slices.profile();
 }
 
 Status record_profile(const JobSpec& job, const graph::Plan& plan, const RunDirectory& run,

@@ -60,6 +60,7 @@ nlohmann::ordered_json report(const JobSpec& job, const graph::Plan& plan,
 Result<int> simulate(const CommandLine& line, const SimulateOptions& options) {
   SGA_ASSIGN(JobSpec job, load_job(options.job, line.overrides));
   SGA_TRY(choose_strategy(*line.strategies, job));
+  if (job.compile.topology.empty()) job.compile.topology = options.topology;
   SGA_ASSIGN(const graph::ClusterSpec cluster, read_cluster(options.topology));
   const PlanCache cache = open_plan_cache(options.cache, "none", "");
   SGA_ASSIGN(const CompiledJob compiled,

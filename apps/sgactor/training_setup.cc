@@ -77,6 +77,8 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
       graph::parse_recompute_mode(job.training.recompute).value_or(graph::RecomputeMode::kNone);
   options.recompute.memory_budget_bytes = parse_byte_size(job.training.memory_budget).value_or(0);
   options.disabled_passes = job.compile.disable_passes;
+  options.choose_buckets = job.compile.bucket_size == "auto";
+  options.schedule.bucket_bytes = parse_byte_size(job.compile.bucket_size).value_or(0);
   options.mesh.pp = static_cast<int32_t>(job.parallelism.pipeline_parallel_degree);
   options.mesh.dp = static_cast<int32_t>(job.logical_ranks());
   options.mesh.tp = static_cast<int32_t>(job.parallelism.tensor_parallel_degree);
@@ -108,9 +110,11 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
         job.at("training.seq_len"), result.config.max_position_embeddings, job.training.seq_len));
   }
   SGA_ASSIGN(const LoadedProfile profile, load_profile(job));
-  const std::string key = cache != nullptr ? plan_key(job, result.config, storage) + "profile " +
-                                                 profile.content_hash + "\n"
-                                           : "";
+  SGA_ASSIGN(const LoadedCluster cluster, load_cluster(job));
+  const std::string key =
+      cache != nullptr ? plan_key(job, result.config, storage) + "profile " +
+                             profile.content_hash + "\ncluster " + cluster.content_hash + "\n"
+                       : "";
   if (auto kept = cache != nullptr ? cache->find(key) : std::nullopt) {
     result.compiled = std::move(kept->compiled);
     result.graph_bytes = std::move(kept->graph_bytes);
@@ -121,6 +125,7 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
   }
   graph::CompileOptions options = compile_options(job, storage);
   options.profile = profile.profile;
+  options.cluster = cluster.cluster;
   options.dump = [&](const std::string& pass, const graph::Graph& training,
                      const graph::Graph& update) {
     if (pass == kSchemaPass) result.graph_bytes = graph::serialize_graph(training);

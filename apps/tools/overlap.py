@@ -23,7 +23,7 @@ import re
 import sys
 
 LANE = re.compile(r"rank (\d+) lane (\d+)")
-LAYER = re.compile(r"layer\.(\d+)\.(forward|backward)(?:\.(all_gather|reduce_scatter))?$")
+LAYER = re.compile(r"layer\.(\d+)\.(forward|backward)(?:\.(all_gather|reduce_scatter)(?:\.\d+)?(?:\+\d+)?)?$")
 
 
 def read(path):

@@ -44,11 +44,11 @@ MicroBatchTuner::MicroBatchTuner(const TunerOptions& options)
 int32_t MicroBatchTuner::steps_needed() const {
   if (settled_) return 0;
   const int32_t all = options_.warmup_steps + options_.measured_steps;
-  return std::max(0, all - static_cast<int32_t>(seconds_.size()));
+  return std::max(0, all - static_cast<int32_t>(steps_.size()));
 }
 
-void MicroBatchTuner::observe(double seconds) {
-  if (!settled_) seconds_.push_back(seconds);
+void MicroBatchTuner::observe(const StepMeasure& step) {
+  if (!settled_) steps_.push_back(step);
 }
 
 bool MicroBatchTuner::was_tried(int64_t size) const {
@@ -108,7 +108,7 @@ int64_t MicroBatchTuner::next_size(bool gained) {
 }
 
 TunerDecision MicroBatchTuner::move_on(bool gained, std::string reason) {
-  TunerDecision decision{size_, size_, false, std::move(reason)};
+  TunerDecision decision{size_, size_, false, {}, std::move(reason)};
   const int64_t next = next_size(gained);
   if (next > 0) {
     tried_.push_back(next);
@@ -121,27 +121,35 @@ TunerDecision MicroBatchTuner::move_on(bool gained, std::string reason) {
     decision.reason += fmt::format("; settles at {}", best_);
   }
   size_ = decision.to;
-  seconds_.clear();
+  steps_.clear();
   return decision;
 }
 
 TunerDecision MicroBatchTuner::decide() {
   SGA_CHECK(!settled_ && steps_needed() == 0, "the tuner has not seen its steps");
-  const double seconds =
-      *std::min_element(seconds_.begin() + options_.warmup_steps, seconds_.end());
+  const StepMeasure step = *std::min_element(
+      steps_.begin() + options_.warmup_steps, steps_.end(),
+      [](const StepMeasure& a, const StepMeasure& b) { return a.seconds < b.seconds; });
+  const double seconds = step.seconds;
   const bool first = best_seconds_ == 0;
   const bool gained = first || seconds * (1 + options_.min_gain) < best_seconds_;
   std::string reason = fmt::format("{} a step with {}", format_seconds(seconds), size_);
+  if (step.busy_share > 0) {
+    reason += fmt::format(" ({:.0f} % of it computing, {}/s)", 100 * step.busy_share,
+                          format_bytes(static_cast<int64_t>(step.bytes_per_s)));
+  }
   if (!first) reason += fmt::format(", {} with {}", format_seconds(best_seconds_), best_);
   if (gained) {
     best_ = size_;
     best_seconds_ = seconds;
   }
-  return move_on(gained, std::move(reason));
+  TunerDecision decision = move_on(gained, std::move(reason));
+  decision.measured = step;
+  return decision;
 }
 
 TunerDecision MicroBatchTuner::reject(const std::string& why) {
-  SGA_CHECK(seconds_.empty(), "the rejected size has run");
+  SGA_CHECK(steps_.empty(), "the rejected size has run");
   return move_on(false, fmt::format("{} cannot run: {}", size_, why));
 }
 

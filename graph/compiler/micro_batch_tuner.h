@@ -18,11 +18,19 @@ struct TunerOptions {
   double min_gain = 0.02;
 };
 
+/// What one step of a size took.
+struct StepMeasure {
+  double seconds = 0;
+  double busy_share = 0;   ///< of them, with the busiest rank's compute lane at work; 0: not known
+  double bytes_per_s = 0;  ///< that its ops read and wrote; 0: not known
+};
+
 /// What the tuner decided at the boundary of a step, for the audit record.
 struct TunerDecision {
   int64_t from = 1;
   int64_t to = 1;  ///< equal to `from`: goes on as it is
   bool settled = false;
+  StepMeasure measured;  ///< of `from`'s fastest step; all 0 where it could not run
   std::string reason;
 };
 
@@ -44,8 +52,11 @@ class MicroBatchTuner {
   [[nodiscard]] bool settled() const { return settled_; }
   /// Steps of size() still to be observed before decide(); 0 once settled.
   [[nodiscard]] int32_t steps_needed() const;
-  /// Seconds of one step of size(). Ignored once settled. Pre: seconds > 0.
-  void observe(double seconds);
+  /// One step of size(). The seconds decide: they hold both what a lane that idles loses between
+  /// launches or in a pipeline's bubble (busy_share) and what weights read once more for each
+  /// micro-batch cost (bytes_per_s); these two are told in the reason. Ignored once settled. Pre:
+  /// seconds > 0.
+  void observe(const StepMeasure& step);
   /// Pre: not settled, steps_needed() is 0.
   TunerDecision decide();
   /// size(), just proposed by decide() or reject(), cannot run, because of `why`. Pre: nothing was
@@ -70,7 +81,7 @@ class MicroBatchTuner {
   TunerOptions options_;
   std::vector<int64_t> sizes_;  // ascending
   std::vector<int64_t> tried_;
-  std::vector<double> seconds_;  // of the size that runs
+  std::vector<StepMeasure> steps_;  // of the size that runs
   Phase phase_ = Phase::kUp;
   int64_t size_;
   int64_t best_;

@@ -1,7 +1,7 @@
 #include "graph/compiler/pipeline.h"
 
 #include "graph/base/units.h"
-#include "graph/compiler/choose_prefetch.h"
+#include "graph/compiler/choose_schedule.h"
 #include "graph/ir/serial.h"
 #include "graph/ir/verify.h"
 #include "graph/passes/apply_sharding.h"
@@ -36,6 +36,7 @@ struct Work {
   std::vector<ParameterSharding> tp = {};  ///< of parameters, where tp cuts
   DataParallel dp = {};
   bool has_plan = false;
+  bool explains = true;  ///< false: on trial, nobody reads what is noted
   Compiled result = {};
   std::string note = {};
   std::vector<std::string> details = {};
@@ -44,6 +45,8 @@ struct Work {
     return static_cast<int32_t>(training.ops().size() + update.ops().size());
   }
 };
+
+constexpr int64_t kAlignBytes = 256;  // of the arena
 
 struct Pass {
   std::string_view name;
@@ -290,7 +293,7 @@ std::vector<std::string> explain_stages(const Plan& plan, const std::vector<doub
 Status run_split_stages(Work& w) {
   const MeshShape& mesh = w.options.mesh;
   PipelineOptions options{mesh.pp, w.options.chunks_per_stage, w.options.pipeline, {}};
-  const LaunchTimes times(w.result.plan, w.options.profile.get());
+  const LaunchTimes times(w.result.plan, w.options.profile.get(), w.options.cluster.get());
   if (w.options.profile != nullptr) {
     for (const double s : times.subgraph_seconds()) options.subgraph_cost.push_back(s * 1e9);
   } else {
@@ -311,29 +314,47 @@ Status run_split_stages(Work& w) {
 
 Status run_schedule_collectives(Work& w) {
   const Profile* profile = w.options.profile.get();
-  SGA_ASSIGN(const PrefetchChoice choice,
-             choose_prefetch(w.result.plan, w.options.schedule, w.options.max_prefetch, profile));
-  ScheduleOptions options = w.options.schedule;
-  options.prefetch = choice.prefetch;
-  SGA_TRY(schedule_collectives(w.result.plan, options));
+  const LaunchTimes times(w.result.plan, profile, w.options.cluster.get());
+  const ScheduleLimits limits{w.options.max_prefetch, w.options.choose_buckets};
+  ScheduleChoice choice = choose_schedule(w.result.plan, w.options.schedule, limits, times);
+  SGA_TRY(schedule_collectives(w.result.plan, choice.options));
+  w.details = std::move(choice.considered);
   size_t num_lanes = 0;
   for (const RankProgram& p : w.result.plan.programs) num_lanes += p.lanes.size() - 1;
-  w.note = num_lanes == 0 ? "nothing communicates"
-                          : fmt::format("{} lanes of communication, gathers {} launches ahead",
-                                        num_lanes, options.prefetch);
-  if (num_lanes > 0 && profile != nullptr) {
-    const LaunchTimes times(w.result.plan, profile);
+  if (num_lanes == 0) {
+    w.note = "nothing communicates";
+    return {};
+  }
+  w.note =
+      fmt::format("{} lanes of communication, gathers {} launches ahead, buckets {}", num_lanes,
+                  choice.options.prefetch, describe_bucket(choice.options.bucket_bytes));
+  if (profile != nullptr) {
     w.note += fmt::format("; {}, {}", times.describe_subgraphs(), times.describe_communication());
   }
-  w.details = choice.considered;
   return {};
 }
 
+/// What each packer would take, beside what none can beat.
+std::vector<std::string> explain_packing(const MemoryReport& report) {
+  std::vector<std::string> lines;
+  for (const PackerTotal& p : report.packers) {
+    lines.push_back(
+        fmt::format("{}: {} for {} buffers, {:+.2f} % of what is live at once", p.packer,
+                    format_bytes(p.total_bytes), report.num_ranges,
+                    100 * (static_cast<double>(p.total_bytes) /
+                               static_cast<double>(std::max<int64_t>(report.live_bytes, 1)) -
+                           1)));
+  }
+  return lines;
+}
+
 Status run_plan_memory(Work& w) {
-  SGA_TRY(plan_memory(w.result.plan));
+  MemoryReport report;
+  SGA_TRY(plan_memory(w.result.plan, kAlignBytes, w.explains ? &report : nullptr));
   const MemoryStats& m = w.result.plan.memory;
-  w.note =
-      fmt::format("{} instead of {}", format_bytes(m.planned_bytes), format_bytes(m.naive_bytes));
+  w.note = fmt::format("{} instead of {}, lower bound {}", format_bytes(m.planned_bytes),
+                       format_bytes(m.naive_bytes), format_bytes(m.lower_bound_bytes));
+  w.details = explain_packing(report);
   w.has_plan = true;
   return {};
 }
@@ -343,6 +364,7 @@ Status run_plan_memory(Work& w) {
 Result<MemoryStats> measure_memory(const Work& w, const Graph& training) {
   Work trial = w;
   trial.training = training;
+  trial.explains = false;
   SGA_TRY(run_partition(trial));
   SGA_TRY(run_split_stages(trial));
   SGA_TRY(run_schedule_collectives(trial));

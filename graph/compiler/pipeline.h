@@ -1,4 +1,5 @@
 #pragma once
+#include "graph/cluster/cluster_spec.h"
 #include "graph/compiler/profile.h"
 #include "graph/models/llama.h"
 #include "graph/passes/build_update.h"
@@ -30,7 +31,10 @@ struct CompileOptions {
   std::vector<ParameterRule> parameter_rules;
   ScheduleOptions schedule;
   int32_t max_prefetch = 4;  ///< schedule.prefetch is doubled up to this where that saves time
-  std::shared_ptr<const Profile> profile;  ///< measured times; null: the cost model alone
+  /// Chooses schedule.bucket_bytes by predicted times; false: it stays as it is.
+  bool choose_buckets = true;
+  std::shared_ptr<const ClusterSpec> cluster;  ///< that costs are of; null: CostModel's default
+  std::shared_ptr<const Profile> profile;      ///< measured times; null: the cost model alone
   bool fuse = true;
   RecomputeOptions recompute;  ///< of plan_recompute
   /// Of infer_precision: kF32, kBF16, or kF8E4M3: as kBF16, and the products of the layers' linear

@@ -1,7 +1,6 @@
 #include "graph/compiler/profile.h"
 
 #include "graph/base/hash.h"
-#include "graph/compiler/explain_schedule.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -167,20 +166,6 @@ Result<Profile> parse_profile(std::string_view text) {
   return Reader().read(json);
 }
 
-int64_t communication_bytes(const RankProgram& program, const Launch& launch) {
-  int64_t bytes = 0;
-  const auto add = [&](BufferId b) {
-    bytes += program.buffers[static_cast<size_t>(b)].type.bytes();
-  };
-  if (launch.kind == LaunchKind::kSubgraph) return 0;
-  if (launch.kind == LaunchKind::kAllGather || launch.kind == LaunchKind::kRecv) {
-    for (BufferId b : launch.outputs) add(b);
-  } else {
-    for (const LaunchInput& input : launch.inputs) add(input.buffer);
-  }
-  return bytes;
-}
-
 Profile::Collective collective_key(const Plan& plan, const RankProgram& program,
                                    const Launch& launch) {
   const RankGroup& group = plan.groups[static_cast<size_t>(launch.communication.group)];
@@ -193,21 +178,19 @@ Profile::Collective collective_key(const Plan& plan, const RankProgram& program,
   return {launch.kind, communication_bytes(program, launch), members};
 }
 
-LaunchTimes::LaunchTimes(const Plan& plan, const Profile* profile)
-    : plan_(plan), profile_(profile) {
+LaunchTimes::LaunchTimes(const Plan& plan, const Profile* profile, const ClusterSpec* cluster)
+    : plan_(plan), profile_(profile), model_(plan, cluster) {
   time_subgraphs();
+  fit_lines();
   time_communication();
 }
 
 void LaunchTimes::time_subgraphs() {
-  const DeviceModel device;
   std::vector<bool> measured(plan_.subgraphs.size(), false);
   Scale scale;
   for (size_t s = 0; s < plan_.subgraphs.size(); ++s) {
     const Subgraph& body = plan_.subgraphs[s];
-    const double model =
-        device.launch_s + std::max(body.flops / device.flops_per_s,
-                                   static_cast<double>(body.bytes_moved) / device.bytes_per_s);
+    const double model = model_.subgraph_seconds(body);
     subgraphs_.push_back(model);
     if (profile_ == nullptr) continue;
     const auto found = profile_->subgraphs.find(body.structure_hash);
@@ -235,19 +218,54 @@ void LaunchTimes::time_communication() {
       const auto found = profile_->collectives.find(key);
       if (found == profile_->collectives.end()) continue;
       ++num_measured_communications_;
-      scale.add(seconds_of(found->second), estimate_launch(plan_, program, l, {}));
+      scale.add(seconds_of(found->second), model_.communication_seconds(program, l));
     }
   }
   communication_scale_ = scale.value();
 }
 
+/// Least squares of relative errors, so that small operations, which show the fixed part, count as
+/// much as large ones. Neither part is below 0.
+void LaunchTimes::fit_lines() {
+  if (profile_ == nullptr) return;
+  struct Sums {
+    int64_t count = 0;
+    double w = 0, x = 0, xx = 0, y = 0, xy = 0;  // weighted by 1 / y^2
+  };
+  std::map<std::pair<LaunchKind, int32_t>, Sums> all;
+  for (const auto& [key, time] : profile_->collectives) {
+    const double y = seconds_of(time);
+    const auto x = static_cast<double>(key.bytes);
+    if (y <= 0) continue;
+    Sums& s = all[{key.kind, key.members}];
+    ++s.count;
+    s.w += 1 / (y * y);
+    s.x += x / (y * y);
+    s.xx += x * x / (y * y);
+    s.y += 1 / y;
+    s.xy += x / y;
+  }
+  for (const auto& [of, s] : all) {
+    if (s.count < 2) continue;
+    const double det = s.w * s.xx - s.x * s.x;
+    Line line{(s.y * s.xx - s.x * s.xy) / det, (s.w * s.xy - s.x * s.y) / det};
+    if (!(line.byte_s > 0)) line = {s.y / s.w, 0};
+    if (line.fixed_s < 0) line = {0, s.xy / s.xx};
+    lines_[of] = line;
+  }
+}
+
 double LaunchTimes::seconds(const RankProgram& program, const Launch& launch) const {
   if (launch.kind == LaunchKind::kSubgraph) return subgraphs_[static_cast<size_t>(launch.subgraph)];
   if (profile_ != nullptr) {
-    const auto found = profile_->collectives.find(collective_key(plan_, program, launch));
+    const Profile::Collective key = collective_key(plan_, program, launch);
+    const auto found = profile_->collectives.find(key);
     if (found != profile_->collectives.end()) return seconds_of(found->second);
+    const auto line = lines_.find({key.kind, key.members});
+    if (line != lines_.end())
+      return line->second.fixed_s + static_cast<double>(key.bytes) * line->second.byte_s;
   }
-  return communication_scale_ * estimate_launch(plan_, program, launch, {});
+  return communication_scale_ * model_.communication_seconds(program, launch);
 }
 
 std::string LaunchTimes::describe_subgraphs() const {

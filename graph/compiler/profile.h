@@ -1,5 +1,6 @@
 #pragma once
 #include "graph/base/status.h"
+#include "graph/compiler/cost_model.h"
 #include "graph/plan/plan.h"
 
 #include <compare>
@@ -7,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace sgactor::graph {
@@ -39,35 +41,45 @@ std::string write_profile(const Profile& profile);
 /// Safe on hostile text. Errors: kInvalidArgument, one line.
 Result<Profile> parse_profile(std::string_view text);
 
-/// Bytes of the whole tensors that a launch moves: its results where it gathers or receives, else
-/// its operands. 0 of a subgraph.
-int64_t communication_bytes(const RankProgram& program, const Launch& launch);
 /// The key of what a launch of a group does. Pre: it is no subgraph.
 Profile::Collective collective_key(const Plan& plan, const RankProgram& program,
                                    const Launch& launch);
 
 /// Seconds of a plan's launches: measured where a profile knows them, by the cost model elsewhere.
 /// Where some of a kind (subgraphs, communication) are measured, the model is scaled so that its
-/// sum over those is the measured one: the two can be compared. Borrows the plan.
+/// sum over those is the measured one: the two can be compared. Where two or more sizes of one kind
+/// of communication are measured between as many members, others of it take what a line through
+/// those says: a time of its own and a time a byte. Borrows plan and profile.
 class LaunchTimes {
  public:
-  /// `profile` may be null: the model alone.
-  LaunchTimes(const Plan& plan, const Profile* profile);
+  /// `profile` and `cluster` may be null: the model alone, of CostModel's default machine.
+  LaunchTimes(const Plan& plan, const Profile* profile, const ClusterSpec* cluster = nullptr);
 
+  /// Of a launch of the plan, or of one that bucket_collectives made of its launches.
   [[nodiscard]] double seconds(const RankProgram& program, const Launch& launch) const;
   /// By SubgraphId.
   [[nodiscard]] const std::vector<double>& subgraph_seconds() const { return subgraphs_; }
+  [[nodiscard]] bool is_measured() const { return profile_ != nullptr; }
   /// "12 of 14 subgraphs measured", for the record of a pass.
   [[nodiscard]] std::string describe_subgraphs() const;
   [[nodiscard]] std::string describe_communication() const;
 
  private:
+  /// Seconds of one kind between as many members: fixed_s + bytes * byte_s.
+  struct Line {
+    double fixed_s = 0;
+    double byte_s = 0;
+  };
+
   void time_subgraphs();
   void time_communication();
+  void fit_lines();
 
   const Plan& plan_;
   const Profile* profile_;
+  CostModel model_;
   std::vector<double> subgraphs_;
+  std::map<std::pair<LaunchKind, int32_t>, Line> lines_;  // by kind and members
   double communication_scale_ = 1;
   size_t num_measured_subgraphs_ = 0;
   size_t num_communications_ = 0, num_measured_communications_ = 0;  // distinct ones

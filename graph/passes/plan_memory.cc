@@ -16,13 +16,13 @@ class ArenaPlanner {
   ArenaPlanner(const std::vector<BodyMemory>& bodies, RankProgram& program, int64_t align_bytes)
       : bodies_(bodies), program_(program), align_bytes_(align_bytes) {}
 
-  void run();
+  void run(MemoryReport* report);
   [[nodiscard]] MemoryStats stats() const;
 
  private:
   void size_workspaces();
   void place_fixed();
-  void place_transient();
+  void place_transient(MemoryReport* report);
   [[nodiscard]] int64_t lower_bound() const;
   [[nodiscard]] int64_t launch_peak(const Launch& launch, int32_t position, int64_t live) const;
   [[nodiscard]] int64_t slot_bytes(const Buffer& b) const {
@@ -68,7 +68,7 @@ void ArenaPlanner::place_fixed() {
   }
 }
 
-void ArenaPlanner::place_transient() {
+void ArenaPlanner::place_transient(MemoryReport* report) {
   std::vector<LiveRange> ranges;
   const auto overlaps = [](const Buffer& b) { return !is_fixed(b.kind) && b.num_slots > 1; };
   if (program_.lanes.size() > 1 ||
@@ -83,7 +83,12 @@ void ArenaPlanner::place_transient() {
       if (!is_fixed(b.kind)) ranges.push_back({b.bytes, b.first_use, b.last_use});
     }
   }
-  const Packing packing = pack_ranges(ranges, align_bytes_);
+  const Packing packing =
+      pack_ranges(ranges, align_bytes_, report == nullptr ? nullptr : &report->packers);
+  if (report != nullptr) {
+    report->num_ranges = static_cast<int64_t>(ranges.size());
+    report->live_bytes = live_lower_bound(ranges, align_bytes_);
+  }
   size_t next = 0;
   for (Buffer& b : program_.buffers) {
     if (is_fixed(b.kind)) continue;
@@ -171,15 +176,15 @@ MemoryStats ArenaPlanner::stats() const {
   return m;
 }
 
-void ArenaPlanner::run() {
+void ArenaPlanner::run(MemoryReport* report) {
   size_workspaces();
   place_fixed();
-  place_transient();
+  place_transient(report);
 }
 
 }  // namespace
 
-Status plan_memory(Plan& plan, int64_t align_bytes) {
+Status plan_memory(Plan& plan, int64_t align_bytes, MemoryReport* report) {
   if (align_bytes < kMinAlignBytes || align_bytes % kMinAlignBytes != 0) {
     return invalid_argument(fmt::format("alignment of {} bytes, expected a multiple of {}",
                                         align_bytes, kMinAlignBytes));
@@ -195,7 +200,7 @@ Status plan_memory(Plan& plan, int64_t align_bytes) {
   }
   for (size_t i = 0; i < planned.programs.size(); ++i) {
     ArenaPlanner planner(bodies, planned.programs[i], align_bytes);
-    planner.run();
+    planner.run(i == 0 ? report : nullptr);
     if (i == 0) planned.memory = planner.stats();
   }
   plan = std::move(planned);

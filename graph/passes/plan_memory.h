@@ -3,6 +3,7 @@
 #include "graph/plan/plan.h"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -25,11 +26,30 @@ struct Packing {
 /// (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by
 /// size). Offsets are multiples of `align_bytes`. Deterministic. O(n^2) worst case.
 Packing pack_by_size(std::span<const LiveRange> ranges, int64_t align_bytes);
-/// The best of pack_by_size and the same greedy in two other orders (longest range first; largest
-/// product of size and length first). Stops at the first that meets live_lower_bound.
-Packing pack_ranges(std::span<const LiveRange> ranges, int64_t align_bytes);
+/// First fit in the order of first use: what an allocator at run time would do.
+Packing pack_first_fit(std::span<const LiveRange> ranges, int64_t align_bytes);
+/// The smallest of all packings, by branch and bound over the orders from the bottom up. Nothing
+/// where there are more than ten ranges with bytes, or where it takes too many steps.
+std::optional<Packing> pack_exact(std::span<const LiveRange> ranges, int64_t align_bytes);
+
+struct PackerTotal {
+  const char* packer = "";
+  int64_t total_bytes = 0;
+};
+/// The best of pack_by_size, the same greedy in two other orders (longest range first; largest
+/// product of size and length first), pack_first_fit and pack_exact. Stops at the first that meets
+/// live_lower_bound, unless `totals` wants what each of them takes.
+Packing pack_ranges(std::span<const LiveRange> ranges, int64_t align_bytes,
+                    std::vector<PackerTotal>* totals = nullptr);
 /// Most bytes live at one time: no packing can need less.
 int64_t live_lower_bound(std::span<const LiveRange> ranges, int64_t align_bytes);
+
+/// How program 0's activations and workspaces were packed.
+struct MemoryReport {
+  std::vector<PackerTotal> packers;
+  int64_t num_ranges = 0;
+  int64_t live_bytes = 0;  ///< live_lower_bound of the ranges: no packing of them can need less
+};
 
 /// Gives every value of every subgraph's body a place in its workspace, and every buffer slot of
 /// every program an offset in the arena, by lifetime. Views share their operand's bytes; kMust
@@ -48,6 +68,6 @@ int64_t live_lower_bound(std::span<const LiveRange> ranges, int64_t align_bytes)
 /// is ok, unless an output takes the bytes of an input that the body still reads
 /// (partition_subgraphs makes no such plan). Errors: kInvalidPlan, kInvalidArgument (align_bytes);
 /// `plan` is unchanged then.
-Status plan_memory(Plan& plan, int64_t align_bytes = 256);
+Status plan_memory(Plan& plan, int64_t align_bytes = 256, MemoryReport* report = nullptr);
 
 }  // namespace sgactor::graph

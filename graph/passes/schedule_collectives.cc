@@ -1,5 +1,6 @@
 #include "graph/passes/schedule_collectives.h"
 
+#include "graph/passes/bucket_collectives.h"
 #include "graph/plan/program_order.h"
 #include "graph/plan/verify_program.h"
 
@@ -198,10 +199,16 @@ void assign_live_ranges(RankProgram& program) {
   extend_prepared(program);
 }
 
+void lay_lanes(Plan& plan, const ScheduleOptions& options) {
+  if (plan.groups.empty()) return;
+  if (options.bucket_bytes > 0) bucket_collectives(plan, options.bucket_bytes);
+  for (RankProgram& program : plan.programs) LaneScheduler(plan, program, options).run();
+}
+
 Status schedule_collectives(Plan& plan, const ScheduleOptions& options) {
   if (plan.groups.empty()) return {};
+  lay_lanes(plan, options);
   for (RankProgram& program : plan.programs) {
-    LaneScheduler(plan, program, options).run();
     size_slots(program);
     assign_live_ranges(program);
   }

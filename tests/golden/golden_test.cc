@@ -213,7 +213,8 @@ Result<std::string> run_split_stages(const Input& in) {
 
 Result<std::string> run_schedule_collectives(const Input& in) {
   SGA_ASSIGN(Plan plan, split_step(in));
-  SGA_TRY(schedule_collectives(plan, {.prefetch = in.option("prefetch", 1)}));
+  SGA_TRY(schedule_collectives(
+      plan, {.prefetch = in.option("prefetch", 1), .bucket_bytes = in.option("bucket", 0)}));
   return describe_programs(plan);
 }
 

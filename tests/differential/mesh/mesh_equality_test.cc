@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <map>
@@ -45,6 +46,7 @@ struct Mesh {
   int32_t chunks = 1;
   bool tied = true;
   DType precision = DType::kF32;
+  int64_t bucket_bytes = -1;  ///< -1: chosen by the cost model
 };
 
 struct Outcome {
@@ -64,6 +66,8 @@ CompileOptions options_of(const Mesh& mesh) {
   o.pipeline = mesh.schedule;
   o.chunks_per_stage = mesh.chunks;
   o.precision = mesh.precision;
+  o.choose_buckets = mesh.bucket_bytes < 0;
+  o.schedule.bucket_bytes = std::max<int64_t>(mesh.bucket_bytes, 0);
   return o;
 }
 
@@ -133,6 +137,7 @@ Mesh base_of(const Mesh& mesh) {
   base.micro_batches = mesh.micro_batches;
   base.tied = mesh.tied;
   base.precision = mesh.precision;
+  base.bucket_bytes = 0;
   return base;
 }
 
@@ -169,6 +174,13 @@ TEST_P(MeshEquality, SameBits) {
   }
 }
 
+constexpr Mesh bucketed(const char* name, int32_t dp, int32_t pp, int32_t tp, int32_t zero,
+                        int32_t micro_batches, int64_t bytes) {
+  Mesh mesh{name, dp, pp, tp, zero, micro_batches};
+  mesh.bucket_bytes = bytes;
+  return mesh;
+}
+
 constexpr auto kF8 = DType::kF8E4M3;
 constexpr auto kGPipe = PipelineSchedule::kGPipe;
 constexpr auto k1F1B = PipelineSchedule::k1F1B;
@@ -186,6 +198,16 @@ INSTANTIATE_TEST_SUITE_P(
                     Mesh{"dp2_pp3_zero3_m4", 2, 3, 1, 3, 4, kInterleaved, 2}, Mesh{"tp2", 1, 1, 2},
                     Mesh{"dp2_pp2_tp2", 2, 2, 2, 0, 2},
                     Mesh{"dp2_tp2_zero3_untied", 2, 1, 2, 3, 1, k1F1B, 1, false},
+                    bucketed("dp4_tensor_each", 4, 1, 1, 0, 2, 1),
+                    bucketed("dp4_8k", 4, 1, 1, 0, 2, 8 << 10),
+                    bucketed("dp4_one_bucket", 4, 1, 1, 0, 2, 1 << 30),
+                    bucketed("dp3_zero1_8k", 3, 1, 1, 1, 2, 8 << 10),
+                    bucketed("dp4_zero2_tensor_each", 4, 1, 1, 2, 1, 1),
+                    bucketed("dp4_zero3_8k", 4, 1, 1, 3, 1, 8 << 10),
+                    bucketed("dp4_zero3_one_bucket", 4, 1, 1, 3, 1, 1 << 30),
+                    bucketed("dp2_pp2_zero3_8k", 2, 2, 1, 3, 2, 8 << 10),
+                    bucketed("dp2_pp2_zero1_one_bucket", 2, 2, 1, 1, 3, 1 << 30),
+                    bucketed("dp2_tp2_zero3_tensor_each", 2, 1, 2, 3, 1, 1),
                     Mesh{"dp4_zero1_f8", 4, 1, 1, 1, 2, k1F1B, 1, true, kF8},
                     Mesh{"dp3_zero3_f8", 3, 1, 1, 3, 1, k1F1B, 1, true, kF8},
                     Mesh{"dp2_pp2_zero3_f8", 2, 2, 1, 3, 2, k1F1B, 1, true, kF8},

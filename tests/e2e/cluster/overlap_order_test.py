@@ -24,7 +24,7 @@ def train(program, source, run_dir):
              "--parallelism.zero_stage=3", "--training.micro_batch_size=2",
              "--training.global_batch_size=4", f"--training.steps={STEPS}",
              "--training.validation_interval=0", "--checkpoint.interval=0",
-             "--log.sample_tokens=0", f"--log.trace_steps={STEPS}"]
+             "--log.sample_tokens=0", "--compile.bucket_size=segment", f"--log.trace_steps={STEPS}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=250, check=False)
     if done.returncode != 0:
         sys.exit(f"train: exit code {done.returncode}: {done.stderr}")

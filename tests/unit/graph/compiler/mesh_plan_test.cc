@@ -12,8 +12,10 @@
 namespace sgactor::graph {
 namespace {
 
-Result<Compiled> compile(MeshShape mesh, int32_t zero, int32_t micro_batches = 2) {
+Result<Compiled> compile(MeshShape mesh, int32_t zero, int32_t micro_batches = 2,
+                         bool choose_buckets = true) {
   CompileOptions o;
+  o.choose_buckets = choose_buckets;
   o.mesh = mesh;
   o.zero_stage = zero;
   o.num_micro_batches = micro_batches;
@@ -106,7 +108,7 @@ TEST(MeshPlanTest, TheVerifierFindsWhatWouldHangOrMix) {
 }
 
 TEST(MeshPlanTest, GathersRunAheadAndReductionsStartEarly) {
-  const Result<Compiled> compiled = compile({1, 4, 1}, 3, 1);
+  const Result<Compiled> compiled = compile({1, 4, 1}, 3, 1, false);
   ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
   const RankProgram& program = compiled->plan.programs[0];
   int32_t last_backward = 0;

@@ -60,7 +60,7 @@ Outcome run(const Device& device, int64_t start, int64_t num_steps, int64_t fits
   for (int64_t step = 0; step < num_steps; ++step) {
     EXPECT_LE(tuner.size(), fits);
     EXPECT_EQ(device.batch % tuner.size(), 0);
-    tuner.observe(device.step(tuner.size(), static_cast<uint64_t>(step)));
+    tuner.observe({device.step(tuner.size(), static_cast<uint64_t>(step)), 0.5, 1e9});
     if (tuner.settled() || tuner.steps_needed() > 0) continue;
     TunerDecision d = tuner.decide();
     EXPECT_FALSE(d.reason.empty());

@@ -171,6 +171,7 @@ std::string note_of(const Compiled& compiled, std::string_view pass) {
 TEST(ProfileTest, GathersStartEarlierWhereOneTakesSeveralLaunches) {
   const LlamaConfig model = *llama_preset("llama-tiny");
   CompileOptions options = sharded();
+  options.choose_buckets = false;
   const Result<Compiled> plain = compile_training(model, options);
   ASSERT_TRUE(plain.ok()) << plain.status().to_string();
   options.profile = flat_profile(plain->plan, 1000000, 1000);
@@ -218,6 +219,103 @@ TEST(ProfileTest, TheSameProfileGivesTheSamePlan) {
     if (s.name.starts_with("head")) profile.subgraphs[s.structure_hash].median_ns = 30000000;
   }
   EXPECT_NE(bytes(profile), first);
+}
+
+/// Two hosts of one device each.
+std::shared_ptr<const ClusterSpec> two_hosts(double bytes_per_s, double latency_s) {
+  auto cluster = std::make_shared<ClusterSpec>();
+  cluster->network = {bytes_per_s, latency_s};
+  for (const char* name : {"a", "b"}) {
+    cluster->hosts.push_back({name, {1e11, 1e-6}, {{"cpu", int64_t{1} << 34, 1e11, 2e10}}});
+  }
+  return cluster;
+}
+
+int64_t num_sums(const Plan& plan) {
+  const auto& launches = plan.programs[0].launches;
+  return std::count_if(launches.begin(), launches.end(), [](const Launch& l) {
+    return l.kind == LaunchKind::kAllReduce && l.phase == Phase::kReduce;
+  });
+}
+
+int64_t num_sums(const CompileOptions& options) {
+  const Result<Compiled> compiled = compile_training(*llama_preset("llama-tiny"), options);
+  EXPECT_TRUE(compiled.ok()) << compiled.status().to_string();
+  return num_sums(compiled->plan);
+}
+
+CompileOptions replicated() {
+  CompileOptions o = sharded();
+  o.zero_stage = 0;
+  return o;
+}
+
+TEST(ProfileTest, ALinkOfHighLatencyGetsLargerBuckets) {
+  CompileOptions options = replicated();
+  options.cluster = two_hosts(1e9, 1e-6);
+  const int64_t quick = num_sums(options);
+  options.cluster = two_hosts(1e9, 5e-3);
+  const int64_t slow = num_sums(options);
+  EXPECT_LT(slow, quick);
+  EXPECT_LE(slow, 2);
+  // Where bytes take the time, the first layers' sums must not wait for the last one's gradients.
+  options.cluster = two_hosts(1e6, 1e-6);
+  EXPECT_GE(num_sums(options), quick);
+}
+
+TEST(ProfileTest, SlowCollectivesOfAProfileJoinBuckets) {
+  CompileOptions options = replicated();
+  options.cluster = two_hosts(1e9, 1e-6);
+  const Result<Compiled> plain = compile_training(*llama_preset("llama-tiny"), options);
+  ASSERT_TRUE(plain.ok()) << plain.status().to_string();
+  options.profile = flat_profile(plain->plan, 1000000, 1000);
+  const int64_t quick = num_sums(options);
+  options.profile = flat_profile(plain->plan, 1000000, 20000000);
+  const Result<Compiled> slow = compile_training(*llama_preset("llama-tiny"), options);
+  ASSERT_TRUE(slow.ok()) << slow.status().to_string();
+  EXPECT_LT(num_sums(slow->plan), quick);
+  EXPECT_EQ(num_sums(slow->plan), 1);
+  // The plan says what it compared, by which times, and why it took what it did.
+  for (const PassRecord& record : slow->passes) {
+    if (record.name != "schedule_collectives") continue;
+    EXPECT_NE(record.note.find("buckets of "), std::string::npos) << record.note;
+    std::string all;
+    for (const std::string& line : record.details) all += line + "\n";
+    EXPECT_NE(all.find("buckets a segment each: "), std::string::npos) << all;
+    EXPECT_NE(all.find("exposed in a step of"), std::string::npos) << all;
+    EXPECT_NE(all.find("by measured times"), std::string::npos) << all;
+    EXPECT_NE(all.find("are taken: the smallest within half a percent"), std::string::npos) << all;
+  }
+}
+
+TEST(ProfileTest, ABucketOfTheJobStays) {
+  CompileOptions options = replicated();
+  options.cluster = two_hosts(1e9, 5e-3);
+  options.choose_buckets = false;
+  EXPECT_GT(num_sums(options), 2);
+  options.schedule.bucket_bytes = int64_t{1} << 30;
+  EXPECT_EQ(num_sums(options), 1);
+}
+
+/// Two measured sizes of a kind give the time of its third: a fixed part and one a byte.
+TEST(ProfileTest, OtherSizesLieOnTheLineOfMeasuredOnes) {
+  CompileOptions options = replicated();
+  const Result<Compiled> compiled = compile_training(*llama_preset("llama-tiny"), options);
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  const RankProgram& program = compiled->plan.programs[0];
+  Profile profile;
+  for (const int64_t bytes : {1000, 2000, 50000}) {
+    profile.collectives[{LaunchKind::kAllReduce, bytes, 2}] = {30000 + 2 * bytes, 4};
+  }
+  const LaunchTimes times(compiled->plan, &profile);
+  int checked = 0;
+  for (const Launch& l : program.launches) {
+    if (l.kind != LaunchKind::kAllReduce) continue;
+    const auto bytes = static_cast<double>(communication_bytes(program, l));
+    EXPECT_NEAR(times.seconds(program, l), 30e-6 + 2e-9 * bytes, 1e-8);
+    ++checked;
+  }
+  EXPECT_GT(checked, 0);
 }
 
 }  // namespace
