@@ -1,13 +1,17 @@
-// Attention: cuDNN's fused kernels for bf16, and plain kernels for every other type and shape, with
-// a running maximum and sum (Milakov and Gimelshein, "Online normalizer calculation for softmax",
-// 2018; Dao et al., "FlashAttention", 2022). Letters: B batch, T time, H query heads, G key-value
-// heads, K head dim; S a key's time.
+// Attention: cuDNN's fused kernels for bf16, kernels of our own for its gradient at a head dim of
+// 64 or 128, and plain kernels for every other type and shape, with a running maximum and sum
+// (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al.,
+// "FlashAttention", 2022). Letters: B batch, T time, H query heads, G key-value heads, K head dim;
+// S a key's time.
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_backward.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/row_loss.cuh"
 
+#include <cstdlib>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 namespace sgactor::kernels::cuda {
@@ -221,7 +225,13 @@ bool worth_asking(DType dtype, const AttentionShape& s) {
   return dtype == DType::kBF16 && s.K % 8 == 0 && s.T >= 64 && s.B > 0;
 }
 
-/// A gradient kernel for `batch` sequences at a time.
+/// For measurements only: cuDNN's gradient in place of ours.
+bool cudnn_gradient_wanted() {
+  const char* wanted = std::getenv("SGACTOR_CUDA_ATTENTION_GRADIENT");
+  return wanted != nullptr && std::string_view(wanted) == "cudnn";
+}
+
+/// A gradient kernel of cuDNN for `batch` sequences at a time.
 struct FusedGradient {
   std::shared_ptr<const FusedAttention> kernel;
   int64_t batch = 0;
@@ -240,6 +250,24 @@ Result<FusedGradient> create_fused_gradient(const AttentionShape& s) {
   piece.B = out.batch;
   SGA_ASSIGN(out.kernel, create_fused_attention(piece, true));
   return out;
+}
+
+void add_own_gradient(Lowering& low, const Op& op, const AttentionShape& s) {
+  low.need_scratch(attention_gradient_workspace_bytes(s));
+  low.add(
+      [s, in = op.operands, out = op.results](const Frame& frame) {
+        const AttentionPointers p{.q = frame.values[in[1]],
+                                  .k = frame.values[in[2]],
+                                  .v = frame.values[in[3]],
+                                  .o = frame.values[in[4]],
+                                  .lse = frame.values[in[5]],
+                                  .d_o = frame.values[in[0]],
+                                  .dq = frame.values[out[0]],
+                                  .dk = frame.values[out[1]],
+                                  .dv = frame.values[out[2]]};
+        return run_attention_gradient(frame.stream, s, p, frame.scratch);
+      },
+      "flash_attention_grad, own");
 }
 
 }  // namespace
@@ -287,6 +315,10 @@ Status lower_flash_attention_grad(Lowering& low, const Op& op) {
   const View a{shape_of(low, op, in[1], in[2])};
   if (low.type(out[0]).num_elements() == 0) return {};
   const DType dtype = low.type(out[0]).dtype;
+  if (dtype == DType::kBF16 && has_attention_gradient(a.s) && !cudnn_gradient_wanted()) {
+    add_own_gradient(low, op, a.s);
+    return {};
+  }
   if (worth_asking(dtype, a.s)) {
     auto fused = create_fused_gradient(a.s);
     if (fused.ok()) {

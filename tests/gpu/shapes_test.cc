@@ -1,5 +1,5 @@
 // Shapes that take the fast paths of the cuda backend, which the small cases of the conformance
-// suite do not reach: cuDNN's attention, wide rows, long sorts, products with 16-bit operands. Each
+// suite do not reach: fused attention, wide rows, long sorts, products with 16-bit operands. Each
 // is compared with the float64 reference, and run twice for equal bits. Letters: B batch, T time, H
 // query heads, G key-value heads, K head dim, D model dim, V vocabulary, N rows.
 #include "graph/base/philox.h"
@@ -78,6 +78,7 @@ class Shapes : public ::testing::Test {
 struct AttentionCase {
   DType dtype;
   int64_t B, T, H, G, K;
+  bool causal = true;
 };
 
 class Attention : public Shapes, public ::testing::WithParamInterface<AttentionCase> {};
@@ -91,7 +92,7 @@ TEST_P(Attention, ForwardAndGradient) {
   const ValueId v = input(c.dtype, k_shape);
   const ValueId d_o = input(c.dtype, q_shape);
   const graph::Attrs a =
-      attrs({{"scale", 1 / std::sqrt(static_cast<double>(c.K))}, {"causal", true}});
+      attrs({{"scale", 1 / std::sqrt(static_cast<double>(c.K))}, {"causal", c.causal}});
   const std::vector<ValueId> saved = b_.op(OpKind::kFlashAttention, {q, k, v}, a);
   outputs(saved);
   outputs(b_.op(OpKind::kFlashAttentionGrad, {d_o, q, k, v, saved[0], saved[1]}, a));
@@ -102,7 +103,12 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Attention,
                          ::testing::Values(AttentionCase{DType::kBF16, 2, 128, 4, 4, 64},
                                            AttentionCase{DType::kBF16, 1, 256, 4, 1, 64},
                                            AttentionCase{DType::kBF16, 1, 200, 4, 2, 64},
+                                           AttentionCase{DType::kBF16, 1, 200, 4, 2, 64, false},
+                                           AttentionCase{DType::kBF16, 3, 64, 3, 3, 64},
+                                           AttentionCase{DType::kBF16, 2, 640, 4, 2, 64},
                                            AttentionCase{DType::kBF16, 1, 192, 2, 1, 128},
+                                           AttentionCase{DType::kBF16, 2, 333, 4, 2, 128},
+                                           AttentionCase{DType::kBF16, 1, 333, 2, 2, 128, false},
                                            AttentionCase{DType::kBF16, 1, 96, 2, 1, 32},
                                            AttentionCase{DType::kF32, 1, 160, 4, 2, 64},
                                            AttentionCase{DType::kF64, 1, 70, 2, 1, 128}));
