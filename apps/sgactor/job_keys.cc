@@ -172,6 +172,9 @@ constexpr JobKey kKeys[] = {
      "steps between progress lines; metrics.jsonl has every step"},
     {"log", "trace_steps", SGA_FIELD(log.trace_steps), range(0, 10000),
      "write a Chrome trace of this many first steps; 0: none"},
+    {"compile", "f8_head", SGA_FIELD(compile.f8_head), one_of("auto|true|false"),
+     "with training.dtype = \"fp8\": the head and its gradients read 8-bit operands too; "
+     "\"auto\": they do where the head is fused"},
     {"log", "level", SGA_FIELD(log.level), one_of("trace|debug|info|warn|error|off"),
      "of messages on standard error"},
     {"log", "sample_prompt", SGA_FIELD(log.sample_prompt), any(),

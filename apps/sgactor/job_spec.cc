@@ -46,6 +46,9 @@ std::string type_text(const toml::node& node) {
 bool store(const toml::node& node, const JobKey& key, JobSpec& job) {
   const KeyField field = key.field(job);
   if (auto* const* text = std::get_if<std::string*>(&field)) {
+    if (node.is_boolean() && !key.limits.choices.empty()) {  // true, false or a word
+      return set_from_text(key, job, *node.value<bool>() ? "true" : "false").ok();
+    }
     if (!node.is_string()) return false;
     **text = *node.value<std::string>();
   } else if (auto* const* integer = std::get_if<int64_t*>(&field)) {

@@ -86,6 +86,7 @@ struct JobSpec {
     std::string topology;
   } compile;
   struct Log {
+    std::string f8_head = "auto";
     int64_t interval = 1;
     int64_t trace_steps = 0;
     std::string level = "info";

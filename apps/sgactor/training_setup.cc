@@ -73,6 +73,7 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
                                                      : DType::kF32;
   options.f8_layout =
       job.compile.f8_layout == "inner_last" ? graph::F8Layout::kInnerLast : graph::F8Layout::kAny;
+  options.f8_head = job.compile.f8_head != "false";
   options.recompute.mode =
       graph::parse_recompute_mode(job.training.recompute).value_or(graph::RecomputeMode::kNone);
   options.recompute.memory_budget_bytes = parse_byte_size(job.training.memory_budget).value_or(0);

@@ -32,6 +32,11 @@ constexpr float f8_scale(DType dtype, float amax) {
   return std::bit_cast<float>(static_cast<uint32_t>(std::clamp(exponent, -100, 100) + 127) << 23);
 }
 
+/// Scale, in f8e5m2, of gradients of logits before the factor of the loss: they lie in [-1, 1], so
+/// that nothing need be seen, and with 16 bits of range below 1 few of a large vocabulary's
+/// probabilities are lost.
+inline constexpr float kLogitGradScale = 0x1p-15F;
+
 /// Nearest value, ties to even; beyond the largest (infinity too) the largest. A NaN stays one.
 inline uint8_t float_to_f8(DType dtype, float value) {
   const F8Format f = f8_format(dtype);

@@ -200,11 +200,12 @@ Status run_infer_precision(Work& w) {
   w.details = explain_precision(report);
   if (!f8 || w.update.ops().empty()) return {};
   F8Report products;
-  SGA_ASSIGN(w.training, infer_precision_f8(w.training, &products));
+  SGA_ASSIGN(w.training, infer_precision_f8(w.training, &products, {.head = w.options.f8_head}));
   SGA_ASSIGN(w.update,
              update_f8_scales(w.update, products.tensors, w.options.mesh.dp, w.options.mesh.tp));
-  w.note += fmt::format("; {} products in f8, {} tensors with scales", products.num_products,
-                        products.tensors.size());
+  w.note +=
+      fmt::format("; {} products in f8, head in {}, {} tensors with scales", products.num_products,
+                  products.num_heads > 0 ? "f8" : "bf16", products.tensors.size());
   for (std::string& line : explain_f8(products)) w.details.push_back(std::move(line));
   return {};
 }

@@ -285,11 +285,13 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
               linear_cross_entropy_shape, nullptr, linear_cross_entropy_flops, {},
               "x[N, D], w[V, D], targets i32[N] -> cross_entropy(x w^T, targets): stat[], lse: "
               "stat[N]; the logits exist a block of rows at a time")),
-    fused(row(OpKind::kLinearCrossEntropyGrad, "linear_cross_entropy_grad", {5, 5, 3}, {},
+    fused(row(OpKind::kLinearCrossEntropyGrad, "linear_cross_entropy_grad", {5, 9, 3}, {},
               linear_cross_entropy_grad_shape, nullptr, linear_cross_entropy_grad_flops, kMust,
               "acc stat[V, D], x[N, D], w[V, D], targets i32[N], dloss stat[] -> acc + dw in "
               "place, dx, loss stat[]: the loss and its gradients, logits a block of rows at a "
-              "time")),
+              "time. In 8 bits: x and w f8e4m3, behind dloss their scales f32[] and, for backends "
+              "that want them, x and w transposed; gradients of logits before dloss are rounded "
+              "to f8e5m2 with scale 2^-15, dx is bf16")),
     fused(pointwise(row(OpKind::kFusedPointwise, "fused_pointwise", {1, -1, 1}, kProgram,
                         fused_pointwise_shape, nullptr, fused_pointwise_flops, kMay,
                         "x, .. of one float dtype {program} -> the last instruction's value; "

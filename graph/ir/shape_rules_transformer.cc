@@ -86,6 +86,29 @@ Status need_head(Operands operands, size_t x) {
                    "one target a row");
 }
 
+bool is_f8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
+
+/// Of a head in 8 bits: scales of x and w behind the five operands, and perhaps both transposed.
+Status need_f8_head(Operands operands) {
+  constexpr size_t kWithScales = 7;
+  constexpr size_t kWithTransposes = 9;
+  if (operands[1].dtype != DType::kF8E4M3) {
+    return bad(fmt::format("operand 1 is {}, expected f8e4m3", operands[1].to_string()));
+  }
+  if (operands.size() != kWithScales && operands.size() != kWithTransposes) {
+    return bad(
+        fmt::format("has {} operands, expected 7 or 9 of a head in 8 bits", operands.size()));
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    SGA_TRY(need_type(operands, 5 + i, DType::kF32, Shape{}, "the scale of an operand"));
+    if (operands.size() != kWithTransposes) continue;
+    const Shape& shape = operands[1 + i].shape;
+    SGA_TRY(need_type(operands, 7 + i, operands[1].dtype, Shape{shape.dim(1), shape.dim(0)},
+                      "the transpose of an operand"));
+  }
+  return {};
+}
+
 }  // namespace
 
 Types softmax_shape(Operands operands, const Attrs& /*attrs*/) {
@@ -251,6 +274,7 @@ Types adamw_shape(Operands operands, const Attrs& /*attrs*/) {
 
 Types linear_cross_entropy_shape(Operands operands, const Attrs& /*attrs*/) {
   SGA_TRY(need_head(operands, 0));
+  if (is_f8(operands[0].dtype)) return bad("8-bit rows are for linear_cross_entropy_grad");
   const DType stat = stat_dtype(operands[0].dtype);
   return std::vector<TensorType>{{stat, Shape{}}, {stat, operands[2].shape}};
 }
@@ -260,7 +284,15 @@ Types linear_cross_entropy_grad_shape(Operands operands, const Attrs& /*attrs*/)
   const DType stat = stat_dtype(operands[1].dtype);
   SGA_TRY(need_type(operands, 0, stat, operands[2].shape, "an accumulator of the weight"));
   SGA_TRY(need_type(operands, 4, stat, Shape{}, "the gradient of the loss"));
-  return std::vector<TensorType>{operands[0], operands[1], {stat, Shape{}}};
+  TensorType dx = operands[1];
+  if (is_f8(dx.dtype)) {
+    SGA_TRY(need_f8_head(operands));
+    dx.dtype = DType::kBF16;
+  } else if (operands.size() != 5) {
+    return bad(fmt::format("has {} operands, expected 5 of a head that is not in 8 bits",
+                           operands.size()));
+  }
+  return std::vector<TensorType>{operands[0], std::move(dx), {stat, Shape{}}};
 }
 
 Types fused_pointwise_shape(Operands operands, const Attrs& attrs) {

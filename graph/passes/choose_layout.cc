@@ -12,10 +12,15 @@
 namespace sgactor::graph {
 namespace {
 
+bool is_f8_head(const Graph& graph, const Op& op) {
+  return op.kind == OpKind::kLinearCrossEntropyGrad &&
+         graph.type(op.operands[1]).dtype == DType::kF8E4M3;
+}
+
 /// Index of the first factor of a scaled product among the op's operands; -1 for other ops.
-int first_factor(const Op& op) {
+int first_factor(const Graph& graph, const Op& op) {
   if (op.kind == OpKind::kScaledMatmul) return 0;
-  return op.kind == OpKind::kScaledMatmulAccumulate ? 1 : -1;
+  return op.kind == OpKind::kScaledMatmulAccumulate || is_f8_head(graph, op) ? 1 : -1;
 }
 
 bool quantizes(const Op& op) {
@@ -35,7 +40,9 @@ class LayoutChooser {
       builder_.set_segment(op.segment);
       if (quantizes(op)) {
         quantize(op);
-      } else if (first_factor(op) >= 0) {
+      } else if (is_f8_head(graph_, op)) {
+        build_head(op);
+      } else if (first_factor(graph_, op) >= 0) {
         multiply(op);
       } else {
         copier_.copy(o);
@@ -60,7 +67,7 @@ class LayoutChooser {
   Status find_wanted() {
     for (OpId o = 0; o < graph_.ops().size(); ++o) {
       const Op& op = graph_.op(o);
-      const int first = first_factor(op);
+      const int first = first_factor(graph_, op);
       if (first < 0) continue;
       for (size_t i = 0; i < 2; ++i) {
         const ValueId v = op.operands[static_cast<size_t>(first) + i];
@@ -70,7 +77,11 @@ class LayoutChooser {
           return invalid_plan(fmt::format("op {} {} reads 8-bit floats that no quantize op makes",
                                           o, op_info(op.kind).name));
         }
-        (turned(op, i) ? wanted_[v].transposed : wanted_[v].as_is) = true;
+        if (is_f8_head(graph_, op)) {
+          wanted_[v] = {true, true};
+        } else {
+          (turned(op, i) ? wanted_[v].transposed : wanted_[v].as_is) = true;
+        }
       }
     }
     return {};
@@ -102,8 +113,17 @@ class LayoutChooser {
     if (both) report_.extra_bytes += graph_.type(op.results[0]).bytes();
   }
 
+  /// The logits sum over the model's dim, the gradients over rows and over the vocabulary.
+  void build_head(const Op& op) {
+    std::vector<ValueId> operands;
+    for (ValueId v : op.operands) operands.push_back(copier_[v]);
+    for (size_t i = 0; i < 2; ++i) operands.push_back(turned_.at(op.operands[1 + i]));
+    const std::vector<ValueId> results = builder_.op(op.kind, std::move(operands), op.attrs);
+    for (size_t r = 0; r < op.results.size(); ++r) copier_.bind(op.results[r], results[r]);
+  }
+
   void multiply(const Op& op) {
-    const auto first = static_cast<size_t>(first_factor(op));
+    const auto first = static_cast<size_t>(first_factor(graph_, op));
     std::vector<ValueId> operands;
     for (ValueId v : op.operands) operands.push_back(copier_[v]);
     for (size_t i = 0; i < 2; ++i) {

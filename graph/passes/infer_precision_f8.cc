@@ -22,7 +22,10 @@ constexpr std::array<F8Row, 3> kRules = {{
     {F8Role::kWeight, DType::kF8E4M3, "three bits of fraction; the master stays f32"},
     {F8Role::kGradient, DType::kF8E5M2, "gradients spread wide: five bits of exponent"},
 }};
-constexpr std::string_view kHead = "in bf16: logits decide the loss";
+constexpr std::string_view kHead = "in bf16: logits decide the loss, and the job keeps them";
+constexpr std::string_view kUnfusedHead = "in bf16: logits decide the loss; a fused head rounds";
+constexpr std::string_view kHeadReason =
+    "logits are summed in f32, and their gradients, in [-1, 1], need no scale that lags";
 constexpr std::string_view kNoWeight = "in bf16: no operand is a parameter's map";
 constexpr std::string_view kGrain = "in bf16: a dim is no multiple of 16, the matrix unit's grain";
 constexpr int64_t kGrainElements = 16;
@@ -35,8 +38,13 @@ struct Product {
 
 class Quantizer {
  public:
-  explicit Quantizer(const Graph& graph)
-      : graph_(graph), copier_(graph), builder_(copier_.graph()), products_(graph.ops().size()) {}
+  Quantizer(const Graph& graph, const F8Options& options)
+      : graph_(graph),
+        options_(options),
+        copier_(graph),
+        builder_(copier_.graph()),
+        products_(graph.ops().size()),
+        round_behind_(graph.ops().size()) {}
 
   Result<Graph> run();
   [[nodiscard]] F8Report take_report() { return std::move(report_); }
@@ -56,9 +64,11 @@ class Quantizer {
   [[nodiscard]] std::string_view parameter(ValueId v) const;
   [[nodiscard]] bool fits(const Op& op, size_t first) const;
   void choose();
+  void choose_head(OpId o);
   [[nodiscard]] std::optional<Product> choose_product(const Op& op, size_t first,
                                                       std::string_view* reason);
   void name_tensors();
+  void choose_places();
   [[nodiscard]] std::string name_of(const Op& op, const Product& product, F8Role role);
   /// What an operand is rounded from.
   [[nodiscard]] ValueId source(ValueId v, F8Role role) const;
@@ -66,10 +76,13 @@ class Quantizer {
   void build_product(OpId o);
 
   const Graph& graph_;
+  const F8Options options_;
   GraphCopier copier_;
   Builder builder_;
   F8Report report_;
   std::vector<std::optional<Product>> products_;  // by op
+  /// By op: operands, of later products of its piece, that are rounded as soon as it has made them.
+  std::vector<std::vector<std::pair<OpId, size_t>>> round_behind_;
   std::set<ValueId> activations_;
   std::set<std::string_view> weights_;
   // By what it is rounded from; weights, which several pieces round, by name.
@@ -134,20 +147,31 @@ std::optional<Product> Quantizer::choose_product(const Op& op, size_t first,
   return std::nullopt;
 }
 
+/// A fused head begins with a forward product of rows with a parameter.
+void Quantizer::choose_head(OpId o) {
+  std::string_view reason = kHead;
+  if (options_.head) products_[o] = choose_product(graph_.op(o), 1, &reason);
+  if (products_[o]) {
+    ++report_.num_heads;
+  } else {
+    ++report_.left[reason];
+  }
+}
+
 void Quantizer::choose() {
   std::set<int32_t> heads;  // segments that compute the loss
   for (const Op& op : graph_.ops()) {
-    const bool loss = op.kind == OpKind::kCrossEntropy || op.kind == OpKind::kCrossEntropyMax ||
-                      op.kind == OpKind::kLinearCrossEntropy ||
-                      op.kind == OpKind::kLinearCrossEntropyGrad;
-    if (loss) heads.insert(op.segment);
-    if (loss && op.kind != OpKind::kCrossEntropy && op.kind != OpKind::kCrossEntropyMax)
-      ++report_.left[kHead];
+    if (op.kind == OpKind::kCrossEntropy || op.kind == OpKind::kCrossEntropyMax ||
+        op.kind == OpKind::kLinearCrossEntropy || op.kind == OpKind::kLinearCrossEntropyGrad) {
+      heads.insert(op.segment);
+    }
   }
   for (OpId o = 0; o < graph_.ops().size(); ++o) {
     const Op& op = graph_.op(o);
+    if (op.kind == OpKind::kLinearCrossEntropyGrad) choose_head(o);
+    if (op.kind == OpKind::kLinearCrossEntropy) ++report_.left[kHead];
     if (op.kind != OpKind::kMatmul && op.kind != OpKind::kMatmulAccumulate) continue;
-    std::string_view reason = kHead;
+    std::string_view reason = options_.head ? kUnfusedHead : kHead;
     if (!heads.contains(op.segment)) {
       products_[o] = choose_product(op, op.kind == OpKind::kMatmul ? 0 : 1, &reason);
     }
@@ -155,6 +179,20 @@ void Quantizer::choose() {
       ++report_.num_products;
     } else {
       ++report_.left[reason];
+    }
+  }
+}
+
+/// An operand that another op of the piece makes is rounded right behind it: backends may then do
+/// both at once.
+void Quantizer::choose_places() {
+  for (OpId o = 0; o < graph_.ops().size(); ++o) {
+    if (!products_[o]) continue;
+    const Op& op = graph_.op(o);
+    for (size_t i = 0; i < 2; ++i) {
+      const OpId maker = graph_.value(op.operands[products_[o]->first + i]).producer;
+      if (products_[o]->roles[i] == F8Role::kWeight || maker == kNoOp) continue;
+      if (piece_of(graph_.op(maker)) == piece_of(op)) round_behind_[maker].emplace_back(o, i);
     }
   }
 }
@@ -195,6 +233,7 @@ void Quantizer::name_tensors() {
     if (!products_[o]) continue;
     const Op& op = graph_.op(o);
     const Product& product = *products_[o];
+    const int32_t num_products = op.kind == OpKind::kLinearCrossEntropyGrad ? 2 : 1;
     for (size_t i = 0; i < 2; ++i) {
       const F8Role role = product.roles[i];
       const ValueId v = op.operands[product.first + i];
@@ -206,7 +245,7 @@ void Quantizer::name_tensors() {
         state->second.tensor = report_.tensors.size();
         report_.tensors.push_back({name_of(op, product, role), segment_name(graph_, op), role, 0});
       }
-      ++report_.tensors[state->second.tensor].num_products;
+      report_.tensors[state->second.tensor].num_products += num_products;
     }
   }
   Graph& graph = copier_.graph();
@@ -255,13 +294,22 @@ void Quantizer::build_product(OpId o) {
   const Product& product = *products_[o];
   const Rounded a = rounded(op, product, 0);
   const Rounded b = rounded(op, product, 1);
+  builder_.set_phase(op.phase);
+  builder_.set_segment(op.segment);
+  if (op.kind == OpKind::kLinearCrossEntropyGrad) {
+    const std::vector<ValueId> results =
+        builder_.op(op.kind,
+                    {copier_[op.operands[0]], a.q, b.q, copier_[op.operands[3]],
+                     copier_[op.operands[4]], a.scale, b.scale},
+                    op.attrs);
+    for (size_t r = 0; r < op.results.size(); ++r) copier_.bind(op.results[r], results[r]);
+    return;
+  }
   std::vector<ValueId> operands = {a.q, b.q, a.scale, b.scale};
   const bool in_place = op.kind == OpKind::kMatmulAccumulate;
   if (in_place) operands.insert(operands.begin(), copier_[op.operands[0]]);
   Attrs attrs = op.attrs;
   if (!in_place) attrs.set("dtype", graph_.type(op.results[0]).dtype);
-  builder_.set_phase(op.phase);
-  builder_.set_segment(op.segment);
   copier_.bind(op.results[0],
                builder_.op1(in_place ? OpKind::kScaledMatmulAccumulate : OpKind::kScaledMatmul,
                             std::move(operands), std::move(attrs)));
@@ -270,11 +318,15 @@ void Quantizer::build_product(OpId o) {
 Result<Graph> Quantizer::run() {
   choose();
   name_tensors();
+  choose_places();
   for (OpId o = 0; o < graph_.ops().size(); ++o) {
     if (products_[o]) {
       build_product(o);
     } else {
       copier_.copy(o);
+    }
+    for (const auto& [product, i] : round_behind_[o]) {
+      rounded(graph_.op(product), *products_[product], i);
     }
     SGA_TRY(builder_.status());
   }
@@ -303,8 +355,8 @@ std::string_view to_string(F8Role role) {
 
 std::span<const F8Row> f8_rules() { return kRules; }
 
-Result<Graph> infer_precision_f8(const Graph& graph, F8Report* report) {
-  Quantizer quantizer(graph);
+Result<Graph> infer_precision_f8(const Graph& graph, F8Report* report, const F8Options& options) {
+  Quantizer quantizer(graph, options);
   SGA_ASSIGN(Graph result, quantizer.run());
   if (report != nullptr) *report = quantizer.take_report();
   return result;
@@ -317,6 +369,9 @@ std::vector<std::string> explain_f8(const F8Report& report) {
                                      [&](const ScaledTensor& t) { return t.role == row.role; });
     lines.push_back(fmt::format("operands of matmuls, {}: {} in {}: {}", to_string(row.role), count,
                                 dtype_name(row.dtype), row.reason));
+  }
+  if (report.num_heads > 0) {
+    lines.push_back(fmt::format("head: {} in 8 bits: {}", report.num_heads, kHeadReason));
   }
   for (const auto& [reason, count] : report.left) {
     lines.push_back(fmt::format("matmul: {} {}", count, reason));

@@ -32,9 +32,15 @@ struct ScaledTensor {
   int32_t num_products = 0;  ///< that read it, a micro-batch
 };
 
+/// What reads 8 bits beside the products of the layers.
+struct F8Options {
+  bool head = false;  ///< linear_cross_entropy_grad: three products
+};
+
 struct F8Report {
-  std::vector<ScaledTensor> tensors;  ///< in order of first use
-  int32_t num_products = 0;
+  std::vector<ScaledTensor> tensors;         ///< in order of first use
+  int32_t num_products = 0;                  ///< of the layers
+  int32_t num_heads = 0;                     ///< with the loss and its gradients
   std::map<std::string_view, int32_t> left;  ///< matmuls that stay as they are, by reason
 };
 /// One line a rule and one a reason why matmuls stay: "activations: 16 in f8e4m3: …".
@@ -44,14 +50,18 @@ std::vector<std::string> explain_f8(const F8Report& report);
 /// for kBF16, the products of the layers' linear maps (a forward matmul of an activation with a
 /// parameter, outside the segments that compute the loss, and the two products of its gradient)
 /// read operands rounded to 8 bits and sum in f32; what they make keeps its dtype. The gradient
-/// goes straight through the rounding: it is that of the product.
+/// goes straight through the rounding: it is that of the product. With `options.head` so does the
+/// fused head (fuse_ops): its rows and its weight are rounded as the layers' are, the gradients of
+/// its logits inside by a fixed scale.
 ///
-/// Each operand is rounded once in each piece that reads it, and an activation once at all, so that
-/// the backward pass reads 8 bits of it. Scales are delayed (Micikevicius et al., 2022): a step
-/// rounds by the amax of the last one, and adds what it sees to "seen/<name>", which
-/// update_f8_scales makes the next amax. Deterministic, pure. Errors: kInvalidPlan if a shape rule
-/// refuses an op. `report`, if given, is written on success.
-Result<Graph> infer_precision_f8(const Graph& graph, F8Report* report = nullptr);
+/// An operand is rounded where it is made: an activation or a gradient once at all, right behind
+/// the op that makes it, so that the backward pass reads 8 bits of it; a weight once in each piece
+/// that reads it. Scales are delayed (Micikevicius et al., 2022): a step rounds by the amax of the
+/// last one, and adds what it sees to "seen/<name>", which update_f8_scales makes the next amax.
+/// Deterministic, pure. Errors: kInvalidPlan if a shape rule refuses an op. `report`, if given, is
+/// written on success.
+Result<Graph> infer_precision_f8(const Graph& graph, F8Report* report = nullptr,
+                                 const F8Options& options = {});
 
 /// Appends to the update graph what makes the next step's scales: in phase kReduce the largest of
 /// what all ranks have seen, over groups "dp" and "tp" where they have more than one member, so

@@ -38,6 +38,28 @@ ValueId storage_root(const Graph& graph, ValueId v) {
   }
 }
 
+namespace {
+
+bool makes_operands(OpKind kind) {
+  return kind == OpKind::kSwiglu || kind == OpKind::kSwigluGrad || kind == OpKind::kRmsNorm ||
+         kind == OpKind::kAddRmsNorm;
+}
+
+/// Backends may make an operand where it is rounded, by one kernel: what the maker reads and makes
+/// stays until then.
+void keep_for_rounding(const Graph& body, OpId rounder, BodyStorage& s) {
+  const OpId maker = body.value(view_root(body, body.op(rounder).operands[0])).producer;
+  if (maker == kNoOp || !makes_operands(body.op(maker).kind)) return;
+  const auto keep = [&](ValueId v) {
+    int32_t& last = s.groups[static_cast<size_t>(s.group_of[v])].last;
+    last = std::max(last, static_cast<int32_t>(rounder));
+  };
+  for (ValueId v : body.op(maker).operands) keep(v);
+  for (ValueId v : body.op(maker).results) keep(v);
+}
+
+}  // namespace
+
 BodyStorage find_view_groups(const Graph& body, StorageModel storage) {
   BodyStorage s;
   s.group_of.assign(body.values().size(), -1);
@@ -64,6 +86,9 @@ BodyStorage find_view_groups(const Graph& body, StorageModel storage) {
       ViewGroup& group = s.groups[static_cast<size_t>(s.group_of[v])];
       group.bytes = std::max(group.bytes, storage_bytes(body.type(v), storage));
     }
+  }
+  for (OpId o = 0; o < body.ops().size(); ++o) {
+    if (body.op(o).kind == OpKind::kQuantizeF8Both) keep_for_rounding(body, o, s);
   }
   for (size_t j = 0; j < body.outputs().size(); ++j) {
     ViewGroup& group = s.groups[static_cast<size_t>(s.group_of[body.outputs()[j].value])];

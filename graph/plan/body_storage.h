@@ -23,7 +23,8 @@ ValueId storage_root(const Graph& graph, ValueId v);
 struct ViewGroup {
   ValueId root = kNoValue;
   int32_t first = -1;       ///< op that defines it; -1: an input
-  int32_t last = -1;        ///< last op that reads it; the number of ops for a body output
+  int32_t last = -1;        ///< last op that reads it; the number of ops for a body output; of
+                            ///< what a maker reads, the quantize_f8_both op behind it
   int32_t input = -1;       ///< which body input
   int32_t output = -1;      ///< which body output a member is
   int32_t num_outputs = 0;  ///< how many body outputs its members are

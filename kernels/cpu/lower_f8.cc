@@ -1,6 +1,6 @@
 // Products of 8-bit floats, emulated: operands are widened to f32, which holds them and their
 // products exactly, and go through the f32 matmul. M, N, K as in the op table.
-#include "graph/base/f8.h"
+#include "kernels/cpu/f8.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/lowering.h"
 
@@ -130,21 +130,6 @@ ScaledPlan plan_scaled(const Lowering& low, const Op& op) {
   return p;
 }
 
-void widen_f8(const Frame& f, DType type, ValueId v, int64_t n, float factor, float* to) {
-  std::array<float, 256> values = f8_values(type);
-  for (float& value : values) value *= factor;
-  const auto* from = f.ptr<uint8_t>(v);
-  for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) to[i] = values[from[i]];
-  });
-}
-
-void round_bf16(const Frame& f, const KernelTable& k, int64_t n, const float* from, uint16_t* to) {
-  for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {
-    k.f32_to_bf16(to + begin, from + begin, end - begin);
-  });
-}
-
 }  // namespace
 
 Status lower_quantize_f8(Lowering& low, const Op& op) {
@@ -174,8 +159,8 @@ Status lower_scaled_matmul(Lowering& low, const Op& op) {
     float* y = rounds ? reinterpret_cast<float*>(f.scratch + p.y_at) : f.ptr<float>(p.y);
     // Scales are powers of two, so multiplying one operand by both is exact.
     const float factor = *f.ptr<float>(p.scale_a) * *f.ptr<float>(p.scale_b);
-    widen_f8(f, p.a_type, p.a, p.g.m * p.g.k, factor, a);
-    widen_f8(f, p.b_type, p.b, p.g.n * p.g.k, 1, b);
+    widen_f8(f, p.a_type, f.ptr<uint8_t>(p.a), p.g.m * p.g.k, factor, a);
+    widen_f8(f, p.b_type, f.ptr<uint8_t>(p.b), p.g.n * p.g.k, 1, b);
     if (p.g.accumulate && f.ptr<float>(p.acc) != y) {
       std::memcpy(y, f.ptr<float>(p.acc), static_cast<size_t>(p.g.m * p.g.n) * sizeof(float));
     }

@@ -1,10 +1,12 @@
-// The last matmul and the loss in one. Letters: N rows, D model dim, V vocabulary, C rows of a
-// block.
+// The last matmul and the loss in one. 8-bit operands are widened to f32. Letters: N rows, D model
+// dim, V vocabulary, C rows of a block.
+#include "kernels/cpu/f8.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/lowering.h"
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -54,6 +56,13 @@ class Head {
       dloss_ = op.operands[4];
       acc_ = op.results[0];
       dx_ = op.results[1];
+      in_f8_ = low.type(x_).dtype == DType::kF8E4M3;
+      if (in_f8_) {
+        scale_x_ = op.operands[5];
+        scale_w_ = op.operands[6];
+        gradients_of_ = f8_values(DType::kF8E5M2);
+        for (float& value : gradients_of_) value *= kLogitGradScale;
+      }
     } else {
       lse_ = op.results[1];
     }
@@ -63,11 +72,7 @@ class Head {
     C_ = std::max<int64_t>(1, std::min(N_, gemm_block_depth(N_)));
     const int64_t tail = N_ % C_ == 0 ? C_ : N_ % C_;
     products_ = {HeadProducts(*kernels_, C_, V_, D_), HeadProducts(*kernels_, tail, V_, D_)};
-    logits_bytes_ = round_up(C_ * V_ * static_cast<int64_t>(sizeof(float)), 64);
-    losses_bytes_ = round_up(C_ * static_cast<int64_t>(sizeof(double)), 64);
-    low.need_scratch(logits_bytes_ + losses_bytes_ +
-                     std::max(products_[0].scratch_bytes(low.num_threads()),
-                              products_[1].scratch_bytes(low.num_threads())));
+    place_scratch(low);
   }
 
   Status run(const Frame& f) const {
@@ -76,10 +81,14 @@ class Head {
       std::memcpy(f.ptr<float>(acc_), f.ptr<float>(acc_in_),
                   static_cast<size_t>(V_ * D_) * sizeof(float));
     }
+    if (in_f8_) {
+      widen_f8(f, DType::kF8E4M3, f.ptr<uint8_t>(w_), V_ * D_, *f.ptr<float>(scale_w_),
+               scratch<float>(f, w_at_));
+    }
     double total = 0;
     for (int64_t begin = 0; begin < N_; begin += C_) {
       run_block(f, begin, std::min(N_, begin + C_));
-      const auto* losses = reinterpret_cast<const double*>(f.scratch + logits_bytes_);
+      const auto* losses = scratch<double>(f, losses_at_);
       for (int64_t r = 0; r < std::min(C_, N_ - begin); ++r) total += losses[r];
     }
     *f.ptr<float>(loss_) = static_cast<float>(total);
@@ -87,6 +96,31 @@ class Head {
   }
 
  private:
+  template <class T>
+  static T* scratch(const Frame& f, int64_t at) {
+    return reinterpret_cast<T*>(f.scratch + at);
+  }
+
+  void place_scratch(Lowering& low) {
+    int64_t at = 0;
+    const auto place = [&](int64_t bytes) {
+      const int64_t begin = at;
+      at += round_up(bytes, 64);
+      return begin;
+    };
+    constexpr int64_t kFloat = sizeof(float);
+    logits_at_ = place(C_ * V_ * kFloat);
+    losses_at_ = place(C_ * static_cast<int64_t>(sizeof(double)));
+    if (in_f8_) {
+      w_at_ = place(V_ * D_ * kFloat);
+      x_at_ = place(C_ * D_ * kFloat);
+      dx_at_ = place(C_ * D_ * kFloat);
+    }
+    products_at_ = place(std::max(products_[0].scratch_bytes(low.num_threads()),
+                                  products_[1].scratch_bytes(low.num_threads())));
+    low.need_scratch(at);
+  }
+
   [[nodiscard]] Status check_targets(const Frame& f) const {
     const auto* target = f.ptr<int32_t>(targets_);
     for (int64_t i = 0; i < N_; ++i) {
@@ -98,18 +132,22 @@ class Head {
   }
 
   void run_block(const Frame& f, int64_t begin, int64_t end) const {
-    auto* logits = reinterpret_cast<float*>(f.scratch);
-    auto* losses = reinterpret_cast<double*>(f.scratch + logits_bytes_);
-    std::byte* scratch = f.scratch + logits_bytes_ + losses_bytes_;
+    auto* logits = scratch<float>(f, logits_at_);
+    auto* losses = scratch<double>(f, losses_at_);
+    auto* work = scratch<std::byte>(f, products_at_);
     const HeadProducts& products = products_[end - begin == C_ ? 0 : 1];
-    const float* x = f.ptr<float>(x_) + begin * D_;
-    products.logits.run(*f.pool, x, f.ptr<float>(w_), logits, scratch);
-    for_blocks(f, end - begin, rows_per_block(V_), [&](int64_t first, int64_t last) {
+    const int64_t rows = end - begin;
+    const float* w = in_f8_ ? scratch<float>(f, w_at_) : f.ptr<float>(w_);
+    const float* x = in_f8_ ? widen_rows(f, begin, rows) : f.ptr<float>(x_) + begin * D_;
+    products.logits.run(*f.pool, x, w, logits, work);
+    for_blocks(f, rows, rows_per_block(V_), [&](int64_t first, int64_t last) {
       for (int64_t r = first; r < last; ++r) losses[r] = finish_row(f, begin + r, logits + r * V_);
     });
     if (!gradients_) return;
-    products.dx.run(*f.pool, logits, f.ptr<float>(w_), f.ptr<float>(dx_) + begin * D_, scratch);
-    products.dw.run(*f.pool, logits, x, f.ptr<float>(acc_), scratch);
+    float* dx = in_f8_ ? scratch<float>(f, dx_at_) : f.ptr<float>(dx_) + begin * D_;
+    products.dx.run(*f.pool, logits, w, dx, work);
+    if (in_f8_) round_bf16(f, *kernels_, rows * D_, dx, f.ptr<uint16_t>(dx_) + begin * D_);
+    products.dw.run(*f.pool, logits, x, f.ptr<float>(acc_), work);
   }
 
   /// The row's loss; turns its logits into their gradient.
@@ -123,10 +161,25 @@ class Head {
       std::memset(logits, 0, static_cast<size_t>(V_) * sizeof(float));
     } else {
       const float scale = *f.ptr<float>(dloss_);
-      kernels_->exp_shifted(logits, logits, V_, lse, scale);
-      logits[target] -= scale;
+      kernels_->exp_shifted(logits, logits, V_, lse, in_f8_ ? 1 : scale);
+      logits[target] -= in_f8_ ? 1 : scale;
+      if (in_f8_) round_gradients(logits, scale);
     }
     return loss;
+  }
+
+  [[nodiscard]] const float* widen_rows(const Frame& f, int64_t begin, int64_t rows) const {
+    auto* x = scratch<float>(f, x_at_);
+    widen_f8(f, DType::kF8E4M3, f.ptr<uint8_t>(x_) + begin * D_, rows * D_, *f.ptr<float>(scale_x_),
+             x);
+    return x;
+  }
+
+  void round_gradients(float* dlogits, float dloss) const {
+    for (int64_t v = 0; v < V_; ++v) {
+      const uint8_t bits = float_to_f8(DType::kF8E5M2, dlogits[v] * (1 / kLogitGradScale));
+      dlogits[v] = gradients_of_[bits] * dloss;
+    }
   }
 
   const KernelTable* kernels_;
@@ -134,17 +187,23 @@ class Head {
   ValueId x_ = 0, w_ = 0, targets_ = 0, loss_ = 0;
   ValueId acc_in_ = 0, dloss_ = 0, acc_ = 0, dx_ = 0;  // with gradients
   ValueId lse_ = 0;                                    // without
+  bool in_f8_ = false;
+  ValueId scale_x_ = 0, scale_w_ = 0;      // in 8 bits
+  std::array<float, 256> gradients_of_{};  // by bits of a gradient of a logit
   int64_t N_ = 0, D_ = 0, V_ = 0, C_ = 1;
   std::vector<HeadProducts> products_;  // of a full block and of the last one
-  int64_t logits_bytes_ = 0, losses_bytes_ = 0;
+  // In scratch, in bytes: of a block of rows, but for w.
+  int64_t logits_at_ = 0, losses_at_ = 0, w_at_ = 0, x_at_ = 0, dx_at_ = 0, products_at_ = 0;
 };
 
 }  // namespace
 
 Status lower_linear_cross_entropy(Lowering& low, const Op& op) {
-  const auto is_f32 = [&](ValueId v) { return low.type(v).dtype == DType::kF32; };
   for (ValueId v : op.operands) {
-    if (low.type(v).dtype != DType::kI32 && !is_f32(v)) return low.no_kernel(op);
+    const DType dtype = low.type(v).dtype;
+    if (dtype != DType::kI32 && dtype != DType::kF32 && dtype != DType::kF8E4M3) {
+      return low.no_kernel(op);
+    }
   }
   low.add([head = Head(low, op)](const Frame& f) -> Status { return head.run(f); });
   return {};

@@ -335,10 +335,33 @@ void adamw(CaseMaker& m, OpKind kind) {
        attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}));
 }
 
+/// Scales keep the logits small: a gradient of theirs that falls to the next 8-bit number is then
+/// a small part of the result.
+void f8_head(CaseMaker& m, OpKind kind, int64_t rows, int64_t vocab, int64_t dim) {
+  constexpr DType kF8 = DType::kF8E4M3;
+  const bool transposed = m.flag();
+  std::vector<ValueId> operands = {m.values(m.stat(), {vocab, dim}, Domain::kAny),
+                                   m.values(kF8, {rows, dim}, Domain::kAny),
+                                   m.values(kF8, {vocab, dim}, Domain::kAny),
+                                   m.integers(DType::kI32, {rows}, -1, vocab - 1),
+                                   m.scalar(m.stat(), m.real(0.5, 1))};
+  for (int i = 0; i < 2; ++i)
+    operands.push_back(m.scalar(DType::kF32, m.pick({0.0625, 0.125, 0.25})));
+  for (size_t i = 1; transposed && i < 3; ++i)
+    operands.push_back(m.builder().transpose(operands[i], {1, 0}));
+  m.op(kind, operands);
+}
+
 void linear_cross_entropy(CaseMaker& m, OpKind kind) {
   const Dims nvd = {m.dim(), m.dim(), m.dim()};
   const int64_t rows = std::min(nvd[0], m.limits().max_elements / std::max(nvd[1], nvd[2]));
   const int64_t vocab = std::min(nvd[1], m.limits().max_elements / nvd[2]);
+  // bf16 is the dtype of such a head's rows.
+  if (kind == OpKind::kLinearCrossEntropyGrad && m.limits().dtype == DType::kBF16 && m.flag()) {
+    const int64_t grain = m.limits().max_dim >= 16 && m.flag() ? 16 : 1;
+    const auto whole = [&](int64_t n) { return std::max<int64_t>(n / grain, 1) * grain; };
+    return f8_head(m, kind, whole(rows), whole(vocab), whole(nvd[2]));
+  }
   const ValueId x = m.values({rows, nvd[2]});
   const ValueId w = m.values({vocab, nvd[2]});
   const ValueId targets = m.integers(DType::kI32, {rows}, -1, vocab - 1);

@@ -134,7 +134,8 @@ std::string comments(const std::vector<std::string>& lines) {
 
 Result<std::string> run_infer_precision_f8(const Input& in) {
   F8Report report;
-  SGA_ASSIGN(const Graph graph, infer_precision_f8(in.graph, &report));
+  const F8Options options{.head = in.option("head", 0) != 0};
+  SGA_ASSIGN(const Graph graph, infer_precision_f8(in.graph, &report, options));
   SGA_ASSIGN(std::string text, verified_text(graph));
   SGA_ASSIGN(const Graph update, update_f8_scales({}, report.tensors, in.option("dp", 2), 1));
   SGA_ASSIGN(const std::string update_text, verified_text(update));

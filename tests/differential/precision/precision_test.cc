@@ -25,7 +25,7 @@ struct Training {
   graph::Compiled compiled;
 };
 
-Result<Training> train(const ParityFixture& f, DType precision, bool fuse,
+Result<Training> train(const ParityFixture& f, DType precision, bool fuse, bool f8_head = true,
                        graph::F8Layout layout = graph::F8Layout::kAny) {
   graph::CompileOptions options;
   options.micro_batch_size = f.batch;
@@ -34,6 +34,7 @@ Result<Training> train(const ParityFixture& f, DType precision, bool fuse,
   options.optimizer = f.optimizer;
   options.fuse = fuse;
   options.precision = precision;
+  options.f8_head = f8_head;
   options.f8_layout = layout;
   Training run;
   SGA_ASSIGN(run.compiled, graph::compile_training(f.config, options));
@@ -96,7 +97,13 @@ TEST_P(Precision, EightBitProductsStayWithinTwoPercentOfBf16) {
     EXPECT_NEAR(f8->losses[i], bf16->losses[i], 0.02 * bf16->losses[i]) << "step " << i + 1;
   }
   EXPECT_EQ(f8->compiled.plan.schema_hash, bf16->compiled.plan.schema_hash);
-  const Result<Training> turned = train(f, DType::kF8E4M3, fuse, graph::F8Layout::kInnerLast);
+  const Result<Training> layers = train(f, DType::kF8E4M3, fuse, false);
+  ASSERT_TRUE(layers.ok()) << layers.status().to_string();
+  EXPECT_EQ(layers->losses == f8->losses, !fuse) << "only a fused head reads 8 bits";
+  for (size_t i = 0; i < f8->losses.size(); ++i) {
+    EXPECT_NEAR(f8->losses[i], layers->losses[i], 0.01 * bf16->losses[i]) << "step " << i + 1;
+  }
+  const Result<Training> turned = train(f, DType::kF8E4M3, fuse, true, graph::F8Layout::kInnerLast);
   ASSERT_TRUE(turned.ok()) << turned.status().to_string();
   EXPECT_EQ(turned->losses, f8->losses) << "a layout changed bits";
 }

@@ -7,6 +7,7 @@
 #include "graph/passes/differentiate.h"
 #include "graph/passes/fuse_ops.h"
 #include "graph/passes/infer_precision.h"
+#include "graph/passes/partition_prepare.h"
 #include "graph/passes/rewrite.h"
 #include "tests/unit/graph/passes/tiny_model.h"
 
@@ -28,6 +29,7 @@ LlamaConfig grained_config() {
   c.num_attention_heads = 4;
   c.num_key_value_heads = 1;
   c.head_dim = 8;
+  c.vocab_size = 48;
   return c;
 }
 constexpr ForwardOptions kForward{2, 8, true};
@@ -48,6 +50,10 @@ Graph bf16_graph(bool fused) {
 
 bool is_product(const Op& op) {
   return op.kind == OpKind::kScaledMatmul || op.kind == OpKind::kScaledMatmulAccumulate;
+}
+bool is_f8_head(const Graph& graph, const Op& op) {
+  return op.kind == OpKind::kLinearCrossEntropyGrad &&
+         graph.type(op.operands[1]).dtype == DType::kF8E4M3;
 }
 bool quantizes(const Op& op) {
   return op.kind == OpKind::kQuantizeF8 || op.kind == OpKind::kQuantizeF8Observed ||
@@ -77,6 +83,7 @@ Graph without_rounding(const Graph& graph) {
     }
     Attrs attrs = op.attrs;
     OpKind kind = op.kind;
+    if (is_f8_head(graph, op)) operands.resize(5);
     if (is_product(op)) {
       operands.resize(operands.size() - 2);
       attrs = {};
@@ -208,6 +215,86 @@ TEST_P(InferF8, LayoutMovesBytesOnly) {
   ASSERT_TRUE(run_graph(*graph, a).ok());
   ASSERT_TRUE(run_graph(*turned, b).ok());
   for (const GraphOutput& o : graph->outputs()) EXPECT_EQ(a.at(o.name), b.at(o.name)) << o.name;
+}
+
+TEST_P(InferF8, HeadReadsEightBitsWhereItIsFusedAndTheJobAsks) {
+  const bool fused = GetParam();
+  const Graph graph = bf16_graph(fused);
+  F8Report report;
+  const Result<Graph> result = infer_precision_f8(graph, &report, {.head = true});
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  ASSERT_TRUE(verify(*result).ok()) << verify(*result).to_string();
+  EXPECT_EQ(report.num_heads, fused ? 1 : 0);
+  const auto lines = explain_f8(report);
+  const auto says = [&](const std::string& text) {
+    return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+      return line.find(text) != std::string::npos;
+    });
+  };
+  EXPECT_EQ(says("head: 1 in 8 bits"), fused);
+  EXPECT_EQ(says("a fused head rounds"), !fused);
+  EXPECT_EQ(std::count_if(result->ops().begin(), result->ops().end(),
+                          [&](const Op& op) { return is_f8_head(*result, op); }),
+            fused ? 1 : 0);
+  F8Report without;
+  ASSERT_TRUE(infer_precision_f8(graph, &without).ok());
+  EXPECT_EQ(without.num_heads, 0);
+  // Its rows and its weight; the gradients of its logits have a fixed scale.
+  EXPECT_EQ(report.tensors.size(), without.tensors.size() + (fused ? 2 : 0));
+  Values before = inputs_of_step();
+  Values same = before;
+  ASSERT_TRUE(run_graph(graph, before).ok());
+  ASSERT_TRUE(run_graph(without_rounding(*result), same).ok());
+  for (const GraphOutput& o : graph.outputs()) EXPECT_EQ(same.at(o.name), before.at(o.name));
+}
+
+TEST(InferF8Head, RoundingIsANoiseAndLayoutMovesBytesOnly) {
+  const Graph graph = bf16_graph(true);
+  const Result<Graph> head = infer_precision_f8(graph, nullptr, {.head = true});
+  const Result<Graph> layers = infer_precision_f8(graph);
+  ASSERT_TRUE(head.ok() && layers.ok());
+  LayoutReport report;
+  const Result<Graph> turned = choose_layout(*head, F8Layout::kInnerLast, &report);
+  ASSERT_TRUE(turned.ok()) << turned.status().to_string();
+  ASSERT_TRUE(verify(*turned).ok()) << verify(*turned).to_string();
+  EXPECT_EQ(report.num_both, 2 * (4 + 5) + 2);
+  for (const Op& op : turned->ops()) {
+    if (!is_f8_head(*turned, op)) continue;
+    EXPECT_EQ(op.operands.size(), 9U);
+  }
+  Values exact = inputs_of_step();
+  Values rounded = inputs_of_step();
+  Values moved = inputs_of_step();
+  Values rest = inputs_of_step();
+  ASSERT_TRUE(run_graph(graph, exact).ok());
+  ASSERT_TRUE(run_graph(*head, rounded).ok());
+  ASSERT_TRUE(run_graph(*turned, moved).ok());
+  ASSERT_TRUE(run_graph(*layers, rest).ok());
+  for (const GraphOutput& o : head->outputs()) {
+    EXPECT_EQ(moved.at(o.name), rounded.at(o.name)) << o.name;
+  }
+  EXPECT_NE(rounded.at("loss")[0], rest.at("loss")[0]);
+  EXPECT_NEAR(rounded.at("loss")[0], exact.at("loss")[0], 0.03 * exact.at("loss")[0]);
+  EXPECT_GT(cosine(graph, rounded, exact), 0.9);
+  EXPECT_LT(cosine(graph, rounded, rest), 1 - 1e-9);
+}
+
+/// Whoever makes an operand may round it too: nothing stands between.
+TEST_P(InferF8, OperandsAreRoundedBehindTheirMakers) {
+  const Result<Graph> graph = infer_precision_f8(bf16_graph(GetParam()));
+  ASSERT_TRUE(graph.ok());
+  int32_t num_found = 0;
+  for (OpId o = 0; o < graph->ops().size(); ++o) {
+    const Op& op = graph->op(o);
+    if (!quantizes(op)) continue;
+    const OpId maker = graph->value(op.operands[0]).producer;
+    if (maker == kNoOp || !(piece_of(graph->op(maker)) == piece_of(op))) continue;
+    for (OpId between = maker + 1; between < o; ++between) {
+      EXPECT_TRUE(quantizes(graph->op(between))) << "op " << between << " before op " << o;
+    }
+    ++num_found;
+  }
+  EXPECT_GT(num_found, 8);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fusion, InferF8, testing::Bool());
