@@ -1,5 +1,6 @@
 // The last product and the loss in one: logits exist a block of rows at a time, in the scratch.
 // Letters: N rows, R rows of a block, D model dim, V vocabulary.
+#include "kernels/cuda/head_f8.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/matmul.h"
@@ -214,6 +215,7 @@ Status lower_linear_cross_entropy(Lowering& low, const Op& op) {
   h.D = low.type(x).shape.dim(1);
   h.V = low.type(w).shape.dim(0);
   h.dtype = low.type(x).dtype;
+  if (h.dtype == DType::kF8E4M3) return lower_f8_head(low, op);
   if (Status s = plan_blocks(low.device(), h); s.code() == Code::kUnsupported) {
     return low.no_kernel(op);
   } else {

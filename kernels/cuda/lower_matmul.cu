@@ -1,4 +1,5 @@
 // Products by cuBLASLt; a plain kernel for the types and shapes that it refuses.
+#include "kernels/cuda/add_parts.cuh"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/matmul.h"
@@ -58,44 +59,12 @@ Product plain_product(const MatmulShape& s) {
   return product;
 }
 
-/// y = sum of the parts in their order, plus y if it accumulates.
-template <int N, class Y>
-__global__ void add_parts_kernel(int parts, bool accumulate, int64_t n, const float* part_PN,
-                                 Y* y) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
-  if (i >= n) return;
-  Vec<float, N> sum{};
-  for (int p = 0; p < parts; ++p) {
-    const Vec<float, N> part = load<N>(part_PN + p * n + i);
-#pragma unroll
-    for (int j = 0; j < N; ++j) sum.v[j] += part.v[j];
-  }
-  Vec<Y, N> out{};
-  if (accumulate) out = load<N>(y + i);
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const float before = accumulate ? widen(out.v[j]) : 0.0F;
-    out.v[j] = narrow<Y>(before + sum.v[j]);
-  }
-  store<N>(y + i, out);
-}
-
-/// Into how many parts a long sum is cut so that a small result keeps the GPU busy; 1: none.
 /// Products of 16-bit operands over leading rows only, where the parts lie like a batch.
 int64_t parts_of(const MatmulShape& s) {
-  constexpr int64_t kTile = 128 * 256;
-  constexpr int64_t kLeastPart = 2048;
-  constexpr int64_t kWantedTiles = 128;
   const bool fits = s.operands == DType::kBF16 && s.batch == 1 && s.trans_a && !s.trans_b &&
                     s.stride_a + s.stride_b + s.stride_y == 0 && s.m * s.n % 4 == 0 &&
                     (s.result == DType::kF32 || s.result == DType::kBF16);
-  if (!fits) return 1;
-  int64_t parts = 1;
-  while (ceil_div(s.m * s.n, kTile) * parts * 2 <= kWantedTiles && s.k % (parts * 2) == 0 &&
-         s.k / (parts * 2) >= kLeastPart) {
-    parts *= 2;
-  }
-  return parts;
+  return fits ? parts_of_sum(s.m, s.n, s.k) : 1;
 }
 
 /// The parts as a batch of products into the workspace, then their sum.
@@ -114,16 +83,7 @@ Result<Product> split_product(CudaDevice& device, const MatmulShape& s, int64_t 
                     void* workspace) -> Status {
     auto* sums = static_cast<float*>(workspace);
     SGA_TRY(matmul->run(stream, a, b, sums, static_cast<std::byte*>(workspace) + sums_bytes));
-    const unsigned blocks = blocks_for(n / 4, 256);
-    const auto count = static_cast<int>(parts);
-    if (s.result == DType::kF32) {
-      add_parts_kernel<4>
-          <<<blocks, 256, 0, stream>>>(count, s.accumulate, n, sums, static_cast<float*>(y));
-    } else {
-      add_parts_kernel<4>
-          <<<blocks, 256, 0, stream>>>(count, s.accumulate, n, sums, static_cast<bf16*>(y));
-    }
-    return launched();
+    return add_parts(stream, parts, s.accumulate, n, sums, s.result, y);
   };
   return product;
 }
@@ -144,6 +104,18 @@ MatmulShape shape_of(const Lowering& low, const Op& op, ValueId a, ValueId b, Va
 }
 
 }  // namespace
+
+int64_t parts_of_sum(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t kTile = 128 * 256;
+  constexpr int64_t kLeastPart = 2048;
+  constexpr int64_t kWantedTiles = 128;
+  int64_t parts = 1;
+  while (ceil_div(m * n, kTile) * parts * 2 <= kWantedTiles && k % (parts * 2) == 0 &&
+         k / (parts * 2) >= kLeastPart) {
+    parts *= 2;
+  }
+  return parts;
+}
 
 Result<Product> create_product(CudaDevice& device, const MatmulShape& s) {
   Product product;

@@ -2,6 +2,7 @@
 // last dim, P parts of the rows.
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
+#include "kernels/cuda/rounded_maker.h"
 #include "kernels/cuda/row_loss.cuh"
 
 #include <cmath>
@@ -29,7 +30,7 @@ __device__ __forceinline__ void for_row(const T* /*type*/, int64_t D, F&& f) {
   for (int64_t d = static_cast<int64_t>(threadIdx.x) * N; d < D; d += blockDim.x * N) f(d);
 }
 
-/// y = norm(x + r) * w; without r, s is not written.
+/// y = norm(x + r) * w; without r, s is not written. Without y, what rounds it makes it.
 template <int N, class T, class S>
 __global__ void rms_norm_kernel(int64_t D, Compute<T> eps, const T* x_ND, const T* r_ND,
                                 const T* w_D, T* s_ND, T* y_ND, S* rstd_N) {
@@ -48,6 +49,7 @@ __global__ void rms_norm_kernel(int64_t D, Compute<T> eps, const T* x_ND, const 
   sum = block_reduce<SumOp>(sum);
   const C rstd = C(1) / static_cast<C>(sqrt(sum / static_cast<C>(D) + eps));
   if (threadIdx.x == 0) rstd_N[blockIdx.x] = rstd;
+  if (y_ND == nullptr) return;
   // A thread reads back only what it wrote itself.
   const T* from = r_ND != nullptr ? s_ND : x_ND;
   for_row<N>(x_ND, D, [&](int64_t d) {
@@ -221,13 +223,14 @@ void add_norm(Lowering& low, const Op& op) {
   const int64_t D = row_length(low.type(x));
   const int64_t rows = num_rows(low.type(x));
   const auto eps = static_cast<Compute<T>>(op.attrs.f64("eps"));
+  const bool rounded = is_rounded_when_made(low, op);
   by_lanes<T>(D, [&](auto lanes) {
     constexpr int N = decltype(lanes)::value;
     low.add([=](const Frame& f) -> Status {
       if (rows == 0) return {};
       rms_norm_kernel<N><<<static_cast<unsigned>(rows), threads_for(D, N), 0, f.stream>>>(
-          D, eps, f.at<T>(x), adds ? f.at<T>(r) : nullptr, f.at<T>(w), f.at<T>(s), f.at<T>(y),
-          f.at<Stat<T>>(rstd));
+          D, eps, f.at<T>(x), adds ? f.at<T>(r) : nullptr, f.at<T>(w), f.at<T>(s),
+          rounded ? nullptr : f.at<T>(y), f.at<Stat<T>>(rstd));
       return launched();
     });
   });

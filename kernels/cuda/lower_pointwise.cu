@@ -1,6 +1,8 @@
 // Pointwise ops of one or two operands, gates and their gradients, accumulators, AdamW.
+#include "kernels/cuda/gated.cuh"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
+#include "kernels/cuda/rounded_maker.h"
 
 #include <type_traits>
 
@@ -74,17 +76,6 @@ __global__ void scalar_kernel(F f, int64_t n, T* y, const T* a, const T* b) {
   }
 }
 
-/// In 16-bit floats the quick exponential and division are below the rounding of the result, and
-/// the memory, not they, sets the pace.
-template <class T>
-__device__ __forceinline__ Compute<T> sigmoid_for(Compute<T> x) {
-  if constexpr (sizeof(T) == 2) {
-    return __fdividef(1.0F, 1.0F + __expf(-x));
-  } else {
-    return sigmoid_of(x);
-  }
-}
-
 template <OpKind kKind, class T>
 struct Binary {
   __device__ T operator()(T a, T b) const {
@@ -102,7 +93,7 @@ struct Binary {
       const C s = sigmoid_for<T>(x);
       return narrow<T>(y * s * (C(1) + x * (C(1) - s)));
     }
-    if constexpr (kKind == OpKind::kSwiglu) return narrow<T>(x * sigmoid_for<T>(x) * y);
+    if constexpr (kKind == OpKind::kSwiglu) return swiglu(a, b);
   }
 };
 
@@ -179,19 +170,6 @@ template <class Acc, class T>
 struct Accumulate {
   __device__ Acc operator()(Acc acc, T x) const { return acc + static_cast<Acc>(widen(x)); }
 };
-
-template <class T>
-struct GatedGrad {
-  T gate, up;
-};
-template <class T>
-__device__ __forceinline__ GatedGrad<T> swiglu_grad(T gate, T up, T dy) {
-  using C = Compute<T>;
-  const C x = widen(gate);
-  const C e = widen(dy);
-  const C s = sigmoid_for<T>(x);
-  return {narrow<T>(e * widen(up) * s * (C(1) + x * (C(1) - s))), narrow<T>(e * x * s)};
-}
 
 template <int N, class T>
 __global__ void swiglu_grad_kernel(int64_t n, const T* gate, const T* up, const T* dy, T* dgate,
@@ -366,6 +344,7 @@ Status lower_unary(Lowering& low, const Op& op) {
 }
 
 Status lower_gated(Lowering& low, const Op& op) {
+  if (is_rounded_when_made(low, op)) return {};
   switch (op.kind) {
     case OpKind::kSiluGrad:
       return add_binary<OpKind::kSiluGrad>(low, op);

@@ -24,6 +24,7 @@ class Lowering {
   // For lowering functions.
   [[nodiscard]] const graph::Graph& body() const { return *request_.body; }
   [[nodiscard]] const TensorType& type(graph::ValueId v) const { return body().type(v); }
+  [[nodiscard]] const Place& place(graph::ValueId v) const { return request_.places[v]; }
   [[nodiscard]] CudaDevice& device() const { return *device_; }
   /// Appends a step for the op being lowered.
   void add(StepFn run);

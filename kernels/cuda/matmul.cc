@@ -49,13 +49,13 @@ Result<cudaDataType_t> data_type(DType t) {
 }
 
 Status make_layout(cublasLtMatrixLayout_t* out, cudaDataType_t type, int64_t rows, int64_t columns,
-                   int64_t stride, int64_t batch) {
+                   int64_t stride, int64_t batch, int64_t given_step = 0) {
   SGA_TRY(blas_status(cublasLtMatrixLayoutCreate(out, type, static_cast<uint64_t>(rows),
                                                  static_cast<uint64_t>(columns), stride),
                       "matrix layout"));
   if (batch == 1) return {};
   const auto count = static_cast<int32_t>(batch);
-  const int64_t step = stride * columns;
+  const int64_t step = given_step > 0 ? given_step : stride * columns;
   SGA_TRY(blas_status(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
                                                        &count, sizeof count),
                       "batch count"));
@@ -102,8 +102,10 @@ std::string MatmulShape::name() const {
                                  trans_a ? 't' : 'n', trans_b ? 't' : 'n', batch, m, n, k);
   if (is_scaled()) text = fmt::format("{} x {}", dtype_name(operands_b), text);
   if (accumulate) text += " acc";
+  if (fast_sums) text += " fast";
   if (stride_a + stride_b + stride_y > 0)
     text += fmt::format(" strides {} {} {}", stride_a, stride_b, stride_y);
+  if (step_a + step_b > 0) text += fmt::format(" steps {} {}", step_a, step_b);
   return text;
 }
 
@@ -141,14 +143,20 @@ Status Matmul::describe(const MatmulShape& s) {
   SGA_TRY(blas_status(
       cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right),
       "transposition"));
+  if (s.fast_sums) {
+    const int8_t fast = 1;
+    SGA_TRY(blas_status(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                                                       &fast, sizeof fast),
+                        "fast sums"));
+  }
   const auto dense = [](int64_t given, int64_t columns) { return given > 0 ? given : columns; };
   const int64_t b_columns = s.trans_b ? s.k : s.n;
   const int64_t a_columns = s.trans_a ? s.m : s.k;
   SGA_ASSIGN(const cudaDataType_t in_b, data_type(s.is_scaled() ? s.operands_b : s.operands));
   SGA_TRY(make_layout(&left_, in_b, b_columns, s.trans_b ? s.n : s.k, dense(s.stride_b, b_columns),
-                      s.batch));
+                      s.batch, s.step_b));
   SGA_TRY(make_layout(&right_, in, a_columns, s.trans_a ? s.k : s.m, dense(s.stride_a, a_columns),
-                      s.batch));
+                      s.batch, s.step_a));
   return make_layout(&out_, result, s.n, s.m, dense(s.stride_y, s.n), s.batch);
 }
 

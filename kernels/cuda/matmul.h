@@ -19,8 +19,12 @@ struct MatmulShape {
   DType operands_b = DType::kF32;  ///< of b, where a is an 8-bit float; else as `operands`
   DType result = DType::kF32;
   bool accumulate = false;
+  bool fast_sums = false;  ///< 8 bits: sums stay in the matrix unit, in fewer than 24 bits
   // Elements from row to row, where rows are not dense; 0: dense.
   int64_t stride_a = 0, stride_b = 0, stride_y = 0;
+  // Elements of an operand from batch to batch, where batches do not lie so; 0: one after the
+  // other.
+  int64_t step_a = 0, step_b = 0;
 
   [[nodiscard]] bool is_scaled() const {
     return operands == DType::kF8E4M3 || operands == DType::kF8E5M2;
@@ -87,5 +91,22 @@ struct Product {
 };
 /// Errors: kUnsupported for types other than f64, f32 and bf16; kDeviceFault.
 Result<Product> create_product(CudaDevice& device, const MatmulShape& shape);
+
+/// Into how many parts of its sum a product of an m x n result is cut so that a small result keeps
+/// the GPU busy, each a batch; 1: none.
+int64_t parts_of_sum(int64_t m, int64_t n, int64_t k);
+
+/// A product of 8-bit floats with its scales: by the library where both operands have the summed
+/// dim last and every dim is a multiple of 16, else by a plain kernel. Sums that parts_of_sum cuts
+/// are added in the order of their parts. y is f32 or bf16.
+struct ScaledProduct {
+  std::function<Status(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace,
+                       MatmulScales scales)>
+      run;
+  int64_t workspace_bytes = 0;
+  bool plain = false;
+};
+/// Pre: shape.is_scaled(), one batch. Errors: kUnsupported for other results; kDeviceFault.
+Result<ScaledProduct> create_scaled_product(CudaDevice& device, const MatmulShape& shape);
 
 }  // namespace sgactor::kernels::cuda

@@ -101,7 +101,7 @@ TEST_P(Precision, EightBitProductsStayWithinTwoPercentOfBf16) {
   ASSERT_TRUE(layers.ok()) << layers.status().to_string();
   EXPECT_EQ(layers->losses == f8->losses, !fuse) << "only a fused head reads 8 bits";
   for (size_t i = 0; i < f8->losses.size(); ++i) {
-    EXPECT_NEAR(f8->losses[i], layers->losses[i], 0.01 * bf16->losses[i]) << "step " << i + 1;
+    EXPECT_NEAR(layers->losses[i], bf16->losses[i], 0.02 * bf16->losses[i]) << "step " << i + 1;
   }
   const Result<Training> turned = train(f, DType::kF8E4M3, fuse, true, graph::F8Layout::kInnerLast);
   ASSERT_TRUE(turned.ok()) << turned.status().to_string();
