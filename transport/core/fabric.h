@@ -42,9 +42,10 @@ class Fabric {
   [[nodiscard]] virtual Progress& progress() = 0;
 
   /// Connects to `peer` and proves both ways that the other knows the job's secret. Both sides call
-  /// it, in any order; `done` follows once. A peer that is connected is done at once. Errors:
-  /// kTimeout after FabricOptions::connect_timeout_ns; kDisconnected if the peer was aborted
-  /// before, or its process is gone.
+  /// it, in any order; `done` follows once. A peer that is connected is done at once; one whose
+  /// link was lost is connected anew, and what was posted before stays lost. Errors: kTimeout after
+  /// FabricOptions::connect_timeout_ns; kDisconnected if the peer was aborted before, or its
+  /// process is gone.
   virtual void connect(PeerId peer, std::string address, ConnectDone done) = 0;
 
   /// The messages with a peer; for self() too. Before connect and after abort_peer posts complete

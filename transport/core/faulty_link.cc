@@ -16,6 +16,41 @@ bool of_handshake(const FrameHeader& header) {
 
 }  // namespace
 
+void LinkFaults::arm(PeerId peer, const Fault& fault) {
+  const std::lock_guard lock(mutex_);
+  armed_[peer].push_back(fault);
+  used_ = true;
+}
+
+void LinkFaults::cut(PeerId peer, int64_t until_ns) {
+  const std::lock_guard lock(mutex_);
+  cut_until_ns_[peer] = until_ns;
+  used_ = true;
+}
+
+bool LinkFaults::any(PeerId peer) const {
+  if (!used_.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard lock(mutex_);
+  return armed_.contains(peer) || cut_until_ns_.contains(peer);
+}
+
+std::optional<LinkFaults::Fault> LinkFaults::take(PeerId peer) {
+  const std::lock_guard lock(mutex_);
+  const auto it = armed_.find(peer);
+  if (it == armed_.end()) return std::nullopt;
+  const Fault fault = it->second.front();
+  it->second.pop_front();
+  if (it->second.empty()) armed_.erase(it);
+  return fault;
+}
+
+bool LinkFaults::is_cut(PeerId peer, int64_t now_ns) const {
+  if (!used_.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard lock(mutex_);
+  const auto it = cut_until_ns_.find(peer);
+  return it != cut_until_ns_.end() && now_ns < it->second;
+}
+
 FaultyLink::FaultyLink(std::unique_ptr<Link> inner, PeerId self, PeerId peer, FaultScript script,
                        Progress& progress)
     : inner_(std::move(inner)),
@@ -31,6 +66,11 @@ FaultyLink::~FaultyLink() = default;
 bool FaultyLink::try_send(const FrameHeader& header, std::span<const std::byte> payload) {
   if (closed_) return true;
   if (of_handshake(header)) return inner_->try_send(header, payload);
+  if (passes()) {
+    if (!inner_->try_send(header, payload)) return false;
+    ++num_frames_;
+    return true;
+  }
   if (held_bytes_ > kMaxHeldBytes) {
     refused_ = true;
     return false;
@@ -44,10 +84,16 @@ bool FaultyLink::try_send(const FrameHeader& header, std::span<const std::byte> 
   }
   FrameHeader sent = header;
   std::vector<std::byte> bytes(payload.begin(), payload.end());
-  int num_copies = 1;
+  int num_copies = is_cut() ? 0 : 1;
+  std::vector<LinkFaults::Fault> faults;
   for (const FaultScript::Rule& rule : script_.rules) {
-    if (rule.peer != peer_ || rule.frame != frame) continue;
-    switch (rule.action) {
+    if (rule.peer == peer_ && rule.frame == frame) faults.push_back({rule.action, rule.delay_ns});
+  }
+  if (script_.live && !payload.empty()) {
+    if (const auto fault = script_.live->take(peer_)) faults.push_back(*fault);
+  }
+  for (const LinkFaults::Fault& fault : faults) {
+    switch (fault.action) {
       case FaultScript::Action::kDrop:
         num_copies = 0;
         break;
@@ -58,7 +104,7 @@ bool FaultyLink::try_send(const FrameHeader& header, std::span<const std::byte> 
         if (!bytes.empty()) bytes[bytes.size() / 2] ^= std::byte{0x10};
         break;
       case FaultScript::Action::kDelay:
-        delay_ns += rule.delay_ns;
+        delay_ns += fault.delay_ns;
         break;
       case FaultScript::Action::kDisconnect:
         disconnect();
@@ -68,6 +114,22 @@ bool FaultyLink::try_send(const FrameHeader& header, std::span<const std::byte> 
   for (int i = 0; i < num_copies; ++i) hold(sent, bytes, progress_.now_ns() + delay_ns);
   release();
   return true;
+}
+
+bool FaultyLink::try_lend(const FrameHeader& header, std::span<const std::byte> payload) {
+  if (closed_ || !passes()) return try_send(header, payload);
+  if (!inner_->try_lend(header, payload)) return false;
+  ++num_frames_;
+  return true;
+}
+
+bool FaultyLink::passes() const {
+  return held_.empty() && script_.rules.empty() && script_.max_random_delay_ns == 0 &&
+         !(script_.live && script_.live->any(peer_));
+}
+
+bool FaultyLink::is_cut() const {
+  return script_.live && script_.live->is_cut(peer_, progress_.now_ns());
 }
 
 void FaultyLink::hold(const FrameHeader& header, std::span<const std::byte> payload,
@@ -116,7 +178,12 @@ void FaultyLink::close() {
 
 void FaultyLink::on_frame(Link& /*link*/, const FrameHeader& header,
                           std::span<const std::byte> payload) {
-  if (!closed_) handler_->on_frame(*this, header, payload);
+  if (!closed_ && !is_cut()) handler_->on_frame(*this, header, payload);
+}
+
+std::span<std::byte> FaultyLink::place_for(Link& /*link*/, const FrameHeader& header) {
+  if (closed_ || is_cut()) return {};
+  return handler_->place_for(*this, header);
 }
 
 void FaultyLink::on_writable(Link& /*link*/) {

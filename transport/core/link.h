@@ -18,6 +18,7 @@ enum class FrameKind : uint32_t {
   kReady,     ///< a large receive is posted; value = its bytes, receive_id names it
   kData,      ///< value = offset into the receive named by receive_id
   kRefused,   ///< the receive of this tag has another size
+  kMark,      ///< nothing but its place in the sequence: shows that what came before is all
 };
 
 /// Leads every frame. Native byte order: the hello refuses a peer of another order.
@@ -29,7 +30,7 @@ struct FrameHeader {
   Tag tag;
   uint64_t value = 0;
   uint64_t receive_id = 0;
-  uint64_t checksum = 0;  ///< of payload, hash64; 0 if the fabric keeps none
+  uint64_t checksum = 0;  ///< of the other fields and the payload; 0: none is kept
 };
 static_assert(sizeof(FrameHeader) == 64);
 
@@ -60,6 +61,8 @@ class LinkHandler {
 class Link {
  public:
   virtual ~Link() = default;
+  /// Frames lie in this host's memory from end to end: no wire is on the way.
+  [[nodiscard]] virtual bool in_memory() const { return false; }
   /// Largest payload of a frame.
   [[nodiscard]] virtual size_t max_payload() const = 0;
   /// Copies the frame and returns true, or takes nothing and returns false: on_writable follows.

@@ -69,9 +69,10 @@ void MessageFabric::connect(PeerId peer, std::string address, ConnectDone done) 
 void MessageFabric::connect_inside(PeerId peer, std::string address, ConnectDone done) {
   Peer& p = peer_of(peer);
   if (p.state == State::kOpen || peer == self_) return done({});
-  if (p.state == State::kGone) {
+  if (p.barred) {
     return done(make_status(Code::kDisconnected, fmt::format("peer {} is gone", peer)));
   }
+  if (p.state == State::kGone) begin_again(peer, p);
   p.waiting.push_back(std::move(done));
   if (p.state == State::kConnecting) return;
   progress_->post_after(options_.connect_timeout_ns,
@@ -81,6 +82,11 @@ void MessageFabric::connect_inside(PeerId peer, std::string address, ConnectDone
   p.state = State::kConnecting;
   p.address = std::move(address);
   if (self_ < peer) open_link(peer, p.address);
+}
+
+void MessageFabric::begin_again(PeerId id, Peer& peer) {
+  peer.state = State::kIdle;
+  peer.messages = std::make_unique<MessageTable>(id, id == self_, context_);
 }
 
 void MessageFabric::time_out_connect(PeerId peer, uint64_t attempt) {
@@ -214,12 +220,17 @@ void MessageFabric::link_trusted(PeerId peer, std::unique_ptr<Link> link) {
 
 void MessageFabric::admit(PeerId peer, std::unique_ptr<Link> link) {
   Peer& p = peer_of(peer);
-  if (p.state == State::kOpen || p.state == State::kGone) {
+  if (p.barred) {
     link->close();
     retire(std::move(link));
     count_refused(make_status(Code::kCancelled, fmt::format("peer {} again", peer)));
     return;
   }
+  // It has proved itself, so it has lost the link that this side may hold still.
+  if (p.state == State::kOpen) {
+    lose(peer, make_status(Code::kDisconnected, fmt::format("peer {} begins again", peer)), true);
+  }
+  if (p.state == State::kGone) begin_again(peer, p);
   link->set_proved();
   if (!options_.faults.empty()) {
     link = std::make_unique<FaultyLink>(std::move(link), self_, peer, options_.faults, *progress_);
@@ -230,7 +241,29 @@ void MessageFabric::admit(PeerId peer, std::unique_ptr<Link> link) {
   p.state = State::kOpen;
   p.messages->open(p.link.get());
   ++context_.stats.open_peers;
+  beat_later();
   for (const ConnectDone& done : std::exchange(p.waiting, {})) done({});
+}
+
+void MessageFabric::beat_later() {
+  if (options_.beat_ns <= 0 || std::exchange(beat_posted_, true)) return;
+  progress_->post_after(options_.beat_ns, [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.lock()) beat();
+  });
+}
+
+void MessageFabric::beat() {
+  beat_posted_ = false;
+  bool any = false;
+  for (auto& [id, peer] : peers_) {
+    if (peer.state != State::kOpen) continue;
+    any = true;
+    if (const Status s = peer.messages->beat(progress_->now_ns()); !s.ok()) {
+      log::warn("{}", s.message());
+      lose(id, s, true);
+    }
+  }
+  if (any) beat_later();
 }
 
 // Frames and ends.
@@ -276,11 +309,16 @@ void MessageFabric::on_closed(Link& link, const Status& why) {
 
 void MessageFabric::abort_peer(PeerId peer, const Status& why) {
   run_inside([this, peer, message = why.message()] {
+    peer_of(peer).barred = true;
     lose(peer, make_status(Code::kCancelled, message), false);
   });
 }
 
-void MessageFabric::lose(PeerId peer, const Status& why, bool tell) {
+void MessageFabric::lose(PeerId peer, const Status& reason, bool tell) {
+  // Whatever broke it, to those who use it the link is gone.
+  const Status why = reason.code() == Code::kCancelled
+                         ? reason
+                         : make_status(Code::kDisconnected, reason.message());
   Peer& p = peer_of(peer);
   if (p.state == State::kGone) return;
   if (p.state == State::kOpen) --context_.stats.open_peers;

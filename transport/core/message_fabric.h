@@ -26,11 +26,14 @@ struct FabricOptions {
   /// strangers take.
   size_t max_unproved_links = 64;
   MessageOptions messages;
+  /// How often MessageTable::beat() is called; 0: never.
+  int64_t beat_ns = 0;
   FaultScript faults;
 };
 
 /// A fabric over links: peers, handshakes, completions, everything but how a link is made, which a
-/// derived class says. The process of the lower id opens the link, the other one waits for it.
+/// derived class says. The process of the lower id opens the link, the other one waits for it. A
+/// link that is lost is made again by the next connect(), with nothing of the old one in it.
 class MessageFabric : public Fabric, protected LinkHandler {
  public:
   ~MessageFabric() override;
@@ -78,6 +81,7 @@ class MessageFabric : public Fabric, protected LinkHandler {
     std::string address;
     std::vector<ConnectDone> waiting;
     uint64_t attempt = 0;  // of connect: a time-out ends only its own
+    bool barred = false;   // by abort_peer
   };
   /// A link that has not proved itself.
   struct Guest {
@@ -101,6 +105,9 @@ class MessageFabric : public Fabric, protected LinkHandler {
   void sweep_guests();
   void admit(PeerId peer, std::unique_ptr<Link> link);
   void lose(PeerId peer, const Status& why, bool tell);
+  void begin_again(PeerId id, Peer& peer);
+  void beat_later();
+  void beat();
   void retire(std::unique_ptr<Link> link);
 
   const PeerId self_;
@@ -113,6 +120,7 @@ class MessageFabric : public Fabric, protected LinkHandler {
   std::vector<std::unique_ptr<Link>> retired_;  // closed; one may be in a callback
   uint64_t num_guests_ever_ = 0;
   bool sweep_posted_ = false;
+  bool beat_posted_ = false;
   std::vector<PeerLost> peer_lost_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -18,9 +18,11 @@ Status sizes_differ(uint64_t sent, uint64_t received) {
       fmt::format("a message of {} bytes meets a receive of {} bytes", sent, received));
 }
 
-uint64_t payload_hash(std::span<const std::byte> payload) {
+uint64_t checksum_of(FrameHeader header, std::span<const std::byte> payload) {
+  header.checksum = 0;
+  const uint64_t of_header = hash64(std::as_bytes(std::span(&header, 1)));
   // 0 says that there is none.
-  return std::max<uint64_t>(hash64(payload), 1);
+  return std::max<uint64_t>(hash64(payload, of_header), 1);
 }
 
 }  // namespace
@@ -271,6 +273,25 @@ void MessageTable::queue_control(FrameKind kind, const Tag& tag, uint64_t value,
 void MessageTable::open(Link* link) {
   SGA_CHECK(link_ == nullptr && failure_.ok(), "a peer has one link in its life");
   link_ = link;
+  const FrameCheck check = context_.options.check_frames;
+  checks_frames_ = check == FrameCheck::kAll || (check == FrameCheck::kWires && !link->in_memory());
+}
+
+Status MessageTable::beat(int64_t now_ns) {
+  if (link_ == nullptr) return {};
+  if (next_received_ != heard_ || transfers_.empty() || heard_ns_ == 0) heard_ns_ = now_ns;
+  heard_ = next_received_;
+  if (now_ns - heard_ns_ >= context_.options.silent_after_ns) {
+    return make_status(Code::kTimeout, fmt::format("peer {}: nothing has come for {} ms", peer_,
+                                                   (now_ns - heard_ns_) / 1'000'000));
+  }
+  const bool due = next_sent_ != marked_ || now_ns - marked_ns_ >= context_.options.mark_after_ns;
+  if (!due || mark_queued_) return {};
+  mark_queued_ = true;
+  marked_ns_ = now_ns;
+  queue_control(FrameKind::kMark, {}, 0, 0);
+  pump();
+  return {};
 }
 
 void MessageTable::pump() {
@@ -296,11 +317,15 @@ void MessageTable::settle_lent() {
 bool MessageTable::send_frame(FrameHeader header, std::span<const std::byte> payload) {
   header.sequence = next_sent_;
   header.payload_bytes = static_cast<uint32_t>(payload.size());
-  if (context_.options.checksum) header.checksum = payload_hash(payload);
+  if (checks_frames_) header.checksum = checksum_of(header, payload);
   const bool taken = header.kind == FrameKind::kData ? link_->try_lend(header, payload)
                                                      : link_->try_send(header, payload);
   if (!taken) return false;
   ++next_sent_;
+  if (header.kind == FrameKind::kMark) {
+    mark_queued_ = false;
+    marked_ = next_sent_;
+  }
   return true;
 }
 
@@ -357,9 +382,10 @@ Status MessageTable::on_frame(const FrameHeader& header, std::span<const std::by
                                   header.sequence, next_received_));
   }
   ++next_received_;
-  if (header.checksum != 0 && header.checksum != payload_hash(payload)) {
+  if (header.checksum != 0 && header.checksum != checksum_of(header, payload)) {
     return corruption(fmt::format("peer {}: wrong checksum of frame {}", peer_, header.sequence));
   }
+  if (header.kind == FrameKind::kMark) return {};
   if (header.tag.generation < context_.fence) {
     ++context_.stats.stale_frames;
     return {};
@@ -440,9 +466,10 @@ Status MessageTable::on_ready(const FrameHeader& header) {
 }
 
 std::span<std::byte> MessageTable::place_for(const FrameHeader& header) {
-  // A payload that has to be hashed, or is not the next one, is looked at before it may land.
-  if (context_.options.checksum || header.kind != FrameKind::kData ||
-      header.sequence != next_received_ || header.tag.generation < context_.fence) {
+  // A payload that is not the next one is looked at before it may land. One with a wrong checksum
+  // ends the link, and with it the receive whose memory it has spoilt.
+  if (header.kind != FrameKind::kData || header.sequence != next_received_ ||
+      header.tag.generation < context_.fence) {
     return {};
   }
   const auto it = transfers_.find(header.receive_id);

@@ -15,6 +15,13 @@
 
 namespace sgactor::transport {
 
+/// Which links carry a checksum with every frame; a wrong one breaks the link.
+enum class FrameCheck : uint8_t {
+  kOff = 0,
+  kWires,  ///< those that are not in memory
+  kAll,
+};
+
 struct MessageOptions {
   /// Messages up to this many bytes travel at once; larger ones wait for the receiver's memory.
   size_t eager_bytes = 8192;
@@ -22,8 +29,11 @@ struct MessageOptions {
   size_t turn_bytes = size_t{1} << 20;
   /// Bytes of small messages that may wait for their receiver, a peer. More breaks the link.
   size_t max_unexpected_bytes = size_t{256} << 20;
-  /// Hash the payload of every frame; a wrong one breaks the link with kCorruption.
-  bool checksum = false;
+  FrameCheck check_frames = FrameCheck::kWires;
+  /// Of MessageTable::beat(): after that much time without a frame a mark is sent, and a peer that
+  /// owes something is given up.
+  int64_t mark_after_ns = 500'000'000;
+  int64_t silent_after_ns = 5'000'000'000;
 };
 
 /// What the message tables of one fabric share. Completions are queued and delivered by a task, so
@@ -85,6 +95,10 @@ class MessageTable final : public Endpoint {
   /// Memory of the posted receive whose next bytes are this frame's payload; empty if there is
   /// none. See LinkHandler::place_for.
   std::span<std::byte> place_for(const FrameHeader& header);
+  /// Call every tenth of a second. A frame that was lost, with none behind it that would show it,
+  /// is shown by a mark. Errors: kTimeout: the peer owes something and is silent; the caller fails
+  /// the peer.
+  Status beat(int64_t now_ns);
   /// Sends as much as the link takes.
   void pump();
   /// Ends everything with `why`, for ever; the link is not touched again.
@@ -150,6 +164,12 @@ class MessageTable final : public Endpoint {
   Status failure_;  // not ok: failed for ever
   uint64_t next_sent_ = 0;
   uint64_t next_received_ = 0;
+  bool checks_frames_ = false;
+  bool mark_queued_ = false;
+  uint64_t marked_ = 0;    // next_sent_ behind the last mark
+  int64_t marked_ns_ = 0;  // when it was queued
+  uint64_t heard_ = 0;     // next_received_ at the last beat
+  int64_t heard_ns_ = 0;   // when it rose last, or nothing was owed
 
   Transfers transfers_;
   ByTag<TransferId> receives_;  // posted, not begun

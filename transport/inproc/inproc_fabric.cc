@@ -28,6 +28,7 @@ class InprocLink final : public Link {
       : mine_(std::move(mine)), other_(std::move(other)) {}
   ~InprocLink() override { close(); }
 
+  [[nodiscard]] bool in_memory() const override { return true; }
   [[nodiscard]] size_t max_payload() const override { return kMaxPayload; }
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override {

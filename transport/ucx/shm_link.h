@@ -24,6 +24,7 @@ class ShmLink final : public Link, private Poller {
                                                  EventLoop& loop);
   ~ShmLink() override;
 
+  [[nodiscard]] bool in_memory() const override { return true; }
   [[nodiscard]] size_t max_payload() const override { return ShmRingMemory::kMaxPayload; }
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
   void close() override;

@@ -280,7 +280,7 @@ TEST_P(MessagesTest, LostAndDamagedFramesAreSeenAndRepeatedOnesDropped) {
   for (const Action action :
        {Action::kDrop, Action::kCorrupt, Action::kDisconnect, Action::kDuplicate, Action::kDelay}) {
     FabricOptions options;
-    options.messages.checksum = true;
+    options.messages.check_frames = FrameCheck::kAll;
     options.faults.rules.push_back({1, 2, action, 3'000'000});
     World world(GetParam(), {0, 1}, options);
     const Bytes sent = random_bytes(1'000'000, 8);
@@ -298,6 +298,73 @@ TEST_P(MessagesTest, LostAndDamagedFramesAreSeenAndRepeatedOnesDropped) {
       log::reset_warnings();  // the damage is logged where it is found
     }
   }
+}
+
+TEST_P(MessagesTest, ALostLinkIsMadeAgain) {
+  FabricOptions options;
+  options.messages.check_frames = FrameCheck::kAll;
+  options.faults.live = std::make_shared<LinkFaults>();
+  World world(GetParam(), {0, 1}, options);
+  options.faults.live->arm(1, {FaultScript::Action::kCorrupt, 0});
+  const Bytes sent = random_bytes(1'000'000, 8);
+  Bytes received(sent.size());
+  Waiter broken;
+  Waiter lost;
+  for (const PeerId self : {0, 1}) {
+    world.fabric(self).add_peer_lost([&](PeerId, const Status& s) { lost.on_transfer(0, s); });
+  }
+  recv(world, tag_of(1), received, 0, broken);
+  send(world, tag_of(1), sent, 1, broken);
+  ASSERT_TRUE(broken.wait(2));
+  ASSERT_TRUE(lost.wait(2));  // on both sides
+  EXPECT_EQ(broken.first_error().code(), Code::kDisconnected);
+  log::reset_warnings();  // the damage is logged where it is found
+  Waiter again;
+  for (const PeerId self : {0, 1}) {
+    world.fabric(self).connect(1 - self, world.fabric(1 - self).address(),
+                               [&](const Status& s) { again.on_transfer(0, s); });
+  }
+  ASSERT_TRUE(again.wait(2));
+  EXPECT_TRUE(again.first_error().ok()) << again.first_error().to_string();
+  Waiter whole;
+  recv(world, tag_of(1), received, 0, whole);
+  send(world, tag_of(1), sent, 1, whole);
+  ASSERT_TRUE(whole.wait(2));
+  EXPECT_TRUE(whole.first_error().ok()) << whole.first_error().to_string();
+  EXPECT_TRUE(received == sent);
+}
+
+TEST_P(MessagesTest, ALostLastFrameIsMissed) {
+  FabricOptions options;
+  options.beat_ns = 5'000'000;
+  options.faults.live = std::make_shared<LinkFaults>();
+  World world(GetParam(), {0, 1}, options);
+  options.faults.live->arm(1, {FaultScript::Action::kDrop, 0});
+  const Bytes sent = random_bytes(100, 9);
+  Bytes received(sent.size());
+  Waiter waiter;
+  recv(world, tag_of(1), received, 0, waiter);
+  send(world, tag_of(1), sent, 1, waiter);
+  ASSERT_TRUE(waiter.wait(2));
+  EXPECT_EQ(waiter.first_error().code(), Code::kDisconnected);
+  log::reset_warnings();
+}
+
+TEST_P(MessagesTest, NothingPassesACutAndThatIsNoticed) {
+  FabricOptions options;
+  options.beat_ns = 5'000'000;
+  options.messages.silent_after_ns = 50'000'000;
+  options.faults.live = std::make_shared<LinkFaults>();
+  World world(GetParam(), {0, 1}, options);
+  options.faults.live->cut(0, INT64_MAX);
+  options.faults.live->cut(1, INT64_MAX);
+  Bytes received(100);
+  Waiter waiter;
+  recv(world, tag_of(1), received, 0, waiter);
+  ASSERT_TRUE(waiter.wait(1));
+  EXPECT_EQ(waiter.first_error().code(), Code::kDisconnected);
+  EXPECT_NE(waiter.first_error().message().find("nothing has come for"), std::string::npos);
+  log::reset_warnings();
 }
 
 INSTANTIATE_TEST_SUITE_P(Fabrics, MessagesTest, testing::ValuesIn(fabric_kinds()),

@@ -1,5 +1,7 @@
 #include "supervision/monitor/device_faults.h"
+#include "supervision/monitor/hang_inquiry.h"
 #include "supervision/monitor/hang_report.h"
+#include "supervision/monitor/progress_watch.h"
 
 #include <gtest/gtest.h>
 
@@ -81,6 +83,80 @@ TEST(HangReport, TheOrderOfTheViewsDoesNotMatter) {
   const std::string text = to_text(find_hang(views), views);
   std::reverse(views.begin(), views.end());
   EXPECT_EQ(to_text(find_hang(views), views), text);
+}
+
+TEST(HangReport, WhoIsDoneWithAnOperationIsNotMissing) {
+  RankView sender = view(0, {});
+  sender.done.push_back({1, 7, 0});
+  const std::vector<RankView> views = {sender, view(1, {pending(1, 900, {0, 1})})};
+  const HangReport report = find_hang(views);
+  EXPECT_TRUE(report.stuck.empty());
+  EXPECT_TRUE(report.culprits.empty());
+  ASSERT_EQ(report.under_way.size(), 1U);
+  EXPECT_EQ(report.under_way[0].done, std::vector<int32_t>{0});
+  const std::string text = to_text(report, views);
+  EXPECT_NE(text.find("rank 0 is done with it"), std::string::npos) << text;
+}
+
+TEST(HangReport, WhoIsNotHeardIsToBlameBeforeAnybodyWaits) {
+  const std::vector<RankView> views = {view(0, {}), view(1, {}, /*heard=*/false)};
+  EXPECT_EQ(find_hang(views).culprits, std::vector<int32_t>{1});
+}
+
+TEST(HangReport, WhereNobodyWaitsWhoeverIsAtWorkKeepsTheOthers) {
+  RankView busy = view(1, {});
+  busy.at_work = true;
+  EXPECT_EQ(find_hang({view(0, {}), busy}).culprits, std::vector<int32_t>{1});
+  // At work, but waiting: not the one.
+  RankView waits = view(0, {pending(1, 10, {0, 1})});
+  waits.at_work = true;
+  EXPECT_EQ(find_hang({waits, busy}).culprits, std::vector<int32_t>{1});
+}
+
+TEST(HangInquiry, IsCompleteWithoutThoseThatAreSilent) {
+  HangInquiry inquiry({{4, {0, 2}}, {7, {1}}}, 1000);
+  EXPECT_FALSE(inquiry.complete({7}));
+  inquiry.answer(4, {view(2, {pending(1, 5, {1, 2})})});
+  inquiry.answer(4, {});             // again
+  inquiry.answer(9, {view(1, {})});  // nobody asked
+  EXPECT_FALSE(inquiry.complete({}));
+  EXPECT_TRUE(inquiry.complete({7}));
+  const std::vector<RankView> views = inquiry.views();
+  ASSERT_EQ(views.size(), 3U);
+  EXPECT_FALSE(views[0].heard) << "its worker said nothing of rank 0";
+  EXPECT_FALSE(views[1].heard);
+  EXPECT_TRUE(views[2].heard);
+  EXPECT_EQ(views[2].pending.size(), 1U);
+  EXPECT_EQ(inquiry.begun_ms(), 1000);
+}
+
+TEST(ProgressWatch, KnowsAStandstillByTheMedianStep) {
+  ProgressWatch watch(10, 50);
+  watch.restart(0);
+  EXPECT_FALSE(watch.stands_still(1'000'000)) << "nothing is known of a step's time";
+  for (const double ms : {100.0, 20.0, 20.0}) watch.on_step(ms);
+  EXPECT_EQ(watch.limit_ms(), 200) << "one slow step is none";
+  watch.on_count(0, 5, 1000);
+  EXPECT_FALSE(watch.stands_still(1199));
+  EXPECT_TRUE(watch.stands_still(1200));
+  EXPECT_EQ(watch.still_ms(1200), 200);
+  watch.on_count(0, 5, 1300);
+  EXPECT_TRUE(watch.stands_still(1300)) << "a count that does not rise is no progress";
+  watch.on_count(1, 1, 1300);
+  EXPECT_FALSE(watch.stands_still(1300)) << "one worker that moves is enough";
+  watch.restart(1600);
+  EXPECT_FALSE(watch.stands_still(1700));
+}
+
+TEST(ProgressWatch, FollowsTheLastStepsAndKeepsTheFloor) {
+  ProgressWatch watch(2, 100, 500);
+  EXPECT_EQ(watch.limit_ms(), 1000) << "as the plan expects";
+  for (int i = 0; i < 5; ++i) watch.on_step(1000);
+  EXPECT_EQ(watch.limit_ms(), 2000);
+  for (int i = 0; i < 31; ++i) watch.on_step(10);
+  EXPECT_EQ(watch.limit_ms(), 100) << "the floor";
+  ProgressWatch never(0, 100, 500);
+  EXPECT_FALSE(never.stands_still(1'000'000));
 }
 
 TEST(DeviceFaults, ComeInOrderAndAsTheTableSays) {

@@ -230,5 +230,54 @@ TEST_F(MessageTableTest, ASinkGetsSmallMessagesToo) {
   EXPECT_EQ(sink_.content, early);
 }
 
+constexpr int64_t kMs = 1'000'000;
+
+TEST_F(MessageTableTest, AMarkShowsThatALastFrameWasLost) {
+  const Bytes bytes = counted(10);
+  table_.post_send(tag_of(1), bytes, 5, sink_);
+  EXPECT_TRUE(table_.beat(100 * kMs).ok());
+  EXPECT_TRUE(table_.beat(200 * kMs).ok());
+  ASSERT_EQ(link_.sent.size(), 2U) << "one mark, behind what was sent";
+  EXPECT_EQ(link_.sent[1].header.kind, FrameKind::kMark);
+  MessageTable whole(0, false, context_);
+  EXPECT_TRUE(whole.on_frame(link_.sent[0].header, link_.sent[0].payload).ok());
+  EXPECT_TRUE(whole.on_frame(link_.sent[1].header, {}).ok());
+  MessageTable lacking(0, false, context_);
+  EXPECT_EQ(lacking.on_frame(link_.sent[1].header, {}).code(), Code::kCorruption);
+  // Later another one, so that the peer knows that this side is there.
+  EXPECT_TRUE(table_.beat(700 * kMs).ok());
+  EXPECT_EQ(link_.sent.size(), 3U);
+}
+
+TEST_F(MessageTableTest, APeerThatOwesSomethingMayNotBeSilentForLong) {
+  Bytes to(10);
+  EXPECT_TRUE(table_.beat(1 * kMs).ok());
+  EXPECT_TRUE(table_.beat(20'000 * kMs).ok()) << "it owes nothing";
+  table_.post_recv(tag_of(1), to, 5, sink_);
+  EXPECT_TRUE(table_.beat(24'900 * kMs).ok());
+  take(header_of(FrameKind::kMark, 0, 0));
+  EXPECT_TRUE(table_.beat(25'000 * kMs).ok()) << "it is there";
+  EXPECT_TRUE(table_.beat(29'999 * kMs).ok());
+  EXPECT_EQ(table_.beat(30'000 * kMs).code(), Code::kTimeout);
+}
+
+TEST_F(MessageTableTest, AChecksumCoversHeaderAndPayload) {
+  const Bytes bytes = counted(10);
+  table_.post_send(tag_of(1), bytes, 5, sink_);  // the link is a wire
+  ASSERT_EQ(link_.sent.size(), 1U);
+  ASSERT_NE(link_.sent[0].header.checksum, 0U);
+  const auto taken = [&](const FrameHeader& header, const Bytes& payload) {
+    MessageTable other(0, false, context_);
+    return other.on_frame(header, payload).code();
+  };
+  EXPECT_EQ(taken(link_.sent[0].header, bytes), Code::kOk);
+  Bytes flipped = bytes;
+  flipped[3] ^= std::byte{1};
+  EXPECT_EQ(taken(link_.sent[0].header, flipped), Code::kCorruption);
+  FrameHeader header = link_.sent[0].header;
+  header.tag.key ^= 1;
+  EXPECT_EQ(taken(header, bytes), Code::kCorruption);
+}
+
 }  // namespace
 }  // namespace sgactor::transport
