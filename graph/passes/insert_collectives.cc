@@ -30,6 +30,7 @@ class Inserter {
  private:
   Status check() const;
   void add_inputs();
+  [[nodiscard]] int32_t segment_of_conversion(const Op& reader, ValueId v) const;
   Status insert_op(OpId o);
   Status bind_results(const Op& op, const ShardingStrategy& s, const std::vector<ValueId>& results);
   std::vector<ValueId> run_local(const Op& op, const ShardingStrategy& s,
@@ -232,14 +233,23 @@ Status Inserter::bind_results(const Op& op, const ShardingStrategy& s,
   return {};
 }
 
+/// The producer's segment, so that every reader finds it done. Segments of the backward run from
+/// the last to the first: what a forward made in an earlier one would come too late there.
+int32_t Inserter::segment_of_conversion(const Op& reader, ValueId v) const {
+  const OpId producer = source_.value(v).producer;
+  if (producer == kNoOp) return reader.segment;
+  const Op& from = source_.op(producer);
+  const bool turns = reader.phase == Phase::kBackward && from.phase != Phase::kBackward;
+  return turns ? std::max(from.segment, reader.segment) : from.segment;
+}
+
 Status Inserter::insert_op(OpId o) {
   const Op& op = source_.op(o);
   const ShardingStrategy& s = d_.ops[o].strategy;
   b_.set_phase(op.phase);
   std::vector<ValueId> operands;
   for (size_t i = 0; i < op.operands.size(); ++i) {
-    const OpId producer = source_.value(op.operands[i]).producer;
-    b_.set_segment(producer == kNoOp ? op.segment : source_.op(producer).segment);
+    b_.set_segment(segment_of_conversion(op, op.operands[i]));
     operands.push_back(convert(op.operands[i], s.operands[i]));
   }
   b_.set_segment(op.segment);

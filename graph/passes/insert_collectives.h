@@ -5,7 +5,8 @@ namespace sgactor::graph {
 
 /// The graph that each rank runs: every op as its strategy says, on local shapes, and a conversion
 /// where an operand lies otherwise than the strategy wants it. A conversion is made once, before
-/// the first op that needs it, in that op's phase and in the segment of the value's producer:
+/// the first op that needs it, in that op's phase and in the segment of the value's producer (in
+/// the backward, of what a forward made, the later of producer's and reader's):
 ///   partial -> replicate  all_reduce
 ///   partial -> shard      reduce_scatter (behind a transpose that puts the dim first)
 ///   shard   -> replicate  all_gather (likewise)

@@ -65,6 +65,45 @@ class Localizer {
   std::map<std::pair<PieceKey, ValueId>, ValueId> copies_;
 };
 
+/// A copy of `v` in the piece of `home`, which reads `v` as `read`. Times one is exact for floats;
+/// a cast may round where a backend computes wider than the type.
+ValueId copy_value(Graph& graph, ValueId read, const TensorType& type, const Op& home) {
+  const bool number = is_float(type.dtype);
+  Attrs attrs;
+  if (number) {
+    attrs.set("factor", 1.0);
+  } else {
+    attrs.set("dtype", type.dtype);
+  }
+  const OpId copied = graph.add_op(number ? OpKind::kScale : OpKind::kCast, {read}, attrs, {type},
+                                   home.phase, home.segment);
+  return graph.op(copied).results[0];
+}
+
+/// Fusion may update in place what communication then cuts off: a copy of it is updated instead.
+Graph copy_what_others_made(const Graph& graph) {
+  GraphCopier copier(graph);
+  for (OpId o = 0; o < graph.ops().size(); ++o) {
+    const Op& op = graph.op(o);
+    std::vector<ValueId> operands;
+    for (ValueId v : op.operands) operands.push_back(copier[v]);
+    for (uint32_t r = 0; r < op.results.size(); ++r) {
+      const ValueId updated = aliased_operand(op, r, AliasSpec::Kind::kMust);
+      if (updated == kNoValue) continue;
+      const OpId maker = graph.value(view_root(graph, updated)).producer;
+      if (maker == kNoOp || piece_of(graph.op(maker)) == piece_of(op)) continue;
+      const ValueId copy = copy_value(copier.graph(), copier[updated], graph.type(updated), op);
+      std::replace(operands.begin(), operands.end(), copier[updated], copy);
+    }
+    const OpId copied = copier.copy_as(o, std::move(operands), op.phase, op.segment);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      copier.bind(op.results[r], copier.graph().op(copied).results[r]);
+    }
+  }
+  copier.copy_outputs();
+  return copier.take();
+}
+
 /// What the rules about storage need to know of a graph.
 class StorageView {
  public:
@@ -233,19 +272,7 @@ Result<OutputFixer::Action> OutputFixer::decide(const GraphOutput& output) {
 }
 
 ValueId OutputFixer::add_copy(GraphCopier& copier, ValueId v, const Op& home) const {
-  const TensorType& type = graph_.type(v);
-  // Times one is exact for floats; a cast may round where a backend computes wider than the type.
-  const bool number = is_float(type.dtype);
-  Attrs attrs;
-  if (number) {
-    attrs.set("factor", 1.0);
-  } else {
-    attrs.set("dtype", type.dtype);
-  }
-  Graph& graph = copier.graph();
-  const OpId copied = graph.add_op(number ? OpKind::kScale : OpKind::kCast, {copier[v]}, attrs,
-                                   {type}, home.phase, home.segment);
-  return graph.op(copied).results[0];
+  return copy_value(copier.graph(), copier[v], graph_.type(v), home);
 }
 
 ValueId OutputFixer::view_as(GraphCopier& copier, ValueId v, const TensorType& type,
@@ -299,7 +326,7 @@ PieceKey piece_of(const Op& op) {
 }
 
 Result<Graph> prepare_pieces(const Graph& graph) {
-  const Graph localized = Localizer(graph).run();
+  const Graph localized = copy_what_others_made(Localizer(graph).run());
   SGA_TRY(check_piece_order(localized));
   const StorageView storage(localized);
   SGA_TRY(check_in_place(localized, storage));

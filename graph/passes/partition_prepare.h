@@ -27,9 +27,10 @@ PieceKey piece_of(const Op& op);
 /// - every graph output owns its bytes: an output that would share them with an input of another
 ///   name, another output or a value that crosses, or that cannot take the bytes of the input it
 ///   replaces (same role and name), becomes a copy (times one, or a cast to its own dtype);
+/// - an in-place update of what another piece made updates a copy of it;
 /// - an output that is the input of the same role and name unchanged is gone.
 /// Errors: kInvalidPlan: a value read by an earlier piece than the one that makes it; an in-place
-/// update of what another piece made or of an input that a later piece reads; an output that would
+/// update of an input that a later piece reads; an output that would
 /// overwrite one input by another.
 Result<Graph> prepare_pieces(const Graph& graph);
 

@@ -121,11 +121,33 @@ class LaneScheduler {
   std::map<Key, int32_t> start_;  // of communication
 };
 
+struct Span {
+  int32_t first = -1, last = -1;
+};
+
+/// The feeder fills all batch buffers of a micro-batch at once, for whoever reads one of them
+/// first: targets lie there as long as tokens do, also where a stage embeds long before its head
+/// runs.
+void join_batch_spans(const RankProgram& program, std::vector<std::vector<Span>>& spans) {
+  std::vector<Span> all(static_cast<size_t>(program.num_micro_batches));
+  const auto is_batch = [&](size_t b) {
+    return program.buffers[b].kind == BufferKind::kBatch && !spans[b].empty();
+  };
+  for (size_t b = 0; b < spans.size(); ++b) {
+    for (size_t m = 0; is_batch(b) && m < all.size(); ++m) {
+      const Span& span = spans[b][m];
+      if (span.first < 0) continue;
+      all[m].first = all[m].first < 0 ? span.first : std::min(all[m].first, span.first);
+      all[m].last = std::max(all[m].last, span.last);
+    }
+  }
+  for (size_t b = 0; b < spans.size(); ++b) {
+    if (is_batch(b)) spans[b] = all;
+  }
+}
+
 /// Most micro-batches of one buffer that hold something at one time, in program order.
 void size_slots(RankProgram& program) {
-  struct Span {
-    int32_t first = -1, last = -1;
-  };
   const std::vector<bool> prepared = prepared_buffers(program);
   std::vector<std::vector<Span>> spans(program.buffers.size());
   for_each_touch(program, [&](BufferId id, const Firing& f, int32_t index, bool) {
@@ -137,6 +159,7 @@ void size_slots(RankProgram& program) {
     if (span.first < 0) span.first = index;
     span.last = index;
   });
+  join_batch_spans(program, spans);
   for (size_t b = 0; b < spans.size(); ++b) {
     int32_t most = 1;
     for (size_t m = 0; m < spans[b].size(); ++m) {
