@@ -12,6 +12,14 @@ StepCore::StepCore(const StepPolicy& policy)
       last_done_(policy.first_step - 1),
       checkpointed_(policy.checkpointed >= 0 ? policy.checkpointed : policy.first_step - 1) {}
 
+void StepCore::take_over(const TakenOver& at) {
+  taken_over_ = at;
+  step_ = at.committed;
+  open_ = at.owes_done;
+  last_done_ = at.owes_done ? at.committed - 1 : at.committed;
+  if (!at.owes_done) set_due(at.committed);
+}
+
 StepCore::Action StepCore::next(bool stop, bool pause) {
   if (finished_) return Action::kFinish;
   if (stop && last_done_ < policy_.last_step) {
@@ -52,6 +60,11 @@ Status StepCore::on_step_done(int64_t step) {
   }
   open_ = false;
   last_done_ = step;
+  set_due(step);
+  return {};
+}
+
+void StepCore::set_due(int64_t step) {
   const bool last = step == policy_.last_step;
   const auto due = [step](int64_t interval) { return interval > 0 && step % interval == 0; };
   checkpoint_due_ = due(policy_.checkpoint_interval) || (last && policy_.final_checkpoint) ||
@@ -59,7 +72,14 @@ Status StepCore::on_step_done(int64_t step) {
   mirror_due_ = due(policy_.mirror_interval) && !last;
   validation_due_ = policy_.can_validate && policy_.validation_interval > 0 &&
                     (due(policy_.validation_interval) || last);
-  return {};
+  if (step != taken_over_.committed) return;
+  mirror_due_ = mirror_due_ && !taken_over_.begun && !taken_over_.mirrored;
+  validation_due_ = validation_due_ && !taken_over_.begun && !taken_over_.validated;
+  // The state of this step is about to go: what is not whole on disk is due after the next one.
+  if (taken_over_.begun && checkpoint_due_ && checkpointed_ != step) {
+    checkpoint_due_ = false;
+    redo_checkpoint_ = true;
+  }
 }
 
 void StepCore::redo_checkpoint() {

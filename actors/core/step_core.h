@@ -20,6 +20,15 @@ struct StepPolicy {
   bool can_validate = false;
 };
 
+/// Where a coordinator goes on that takes a run over from one that is gone.
+struct TakenOver {
+  int64_t committed = 0;   ///< the step
+  bool owes_done = false;  ///< its numbers are not known: they are told again
+  bool begun = false;      ///< the step behind it has been begun, so what was due between them too
+  bool mirrored = false;   ///< a copy of its state is there
+  bool validated = false;  ///< its validation has been told
+};
+
 /// What the coordinator does next. Between two steps come, where due and in this order, checkpoint
 /// or mirror, and validation. A stop finishes the step under way, takes a checkpoint, and ends; a
 /// pause takes a mirror and ends. One caller at a time.
@@ -27,6 +36,8 @@ class StepCore {
  public:
   StepCore() = default;
   explicit StepCore(const StepPolicy& policy);
+  /// In place of what led to this point. Before the first next().
+  void take_over(const TakenOver& at);
 
   enum class Action : uint8_t { kBeginStep = 0, kCheckpoint, kMirror, kValidate, kFinish };
   /// Next action; call again when it is over. `stop` and `pause` are read between steps only.
@@ -45,7 +56,10 @@ class StepCore {
   void redo_checkpoint();
 
  private:
+  void set_due(int64_t step);
+
   StepPolicy policy_;
+  TakenOver taken_over_{-1};
   int64_t step_ = 0;
   int64_t last_done_ = 0;
   bool open_ = false;

@@ -1,11 +1,15 @@
 #include "actors/runtime/coordinator.h"
 
 #include "actors/core/commit_core.h"
+#include "actors/runtime/gradient_check.h"
 #include "actors/runtime/shell.h"
 #include "actors/runtime/update_inputs.h"
 #include "graph/base/log.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -50,6 +54,15 @@ struct CoordinatorState {
   bool journal_busy = false;
   bool advance_due = false;  // held back by the fence
   bool validate_again = false;
+  // Of the open step, if it is verified: by rank, and by the rank whose posts were executed again,
+  // who did it and what came of it.
+  struct Execution {
+    int32_t by = -1;
+    uint64_t hash = 0;
+  };
+  std::map<int32_t, uint64_t> posted;
+  std::map<int32_t, Execution> checked;
+  std::optional<Recheck> recheck;  // under way
   std::set<int32_t> writers_busy;  // ranks whose snapshot is not written
   // The checkpoint on its way to disk, one at a time: parts of the ranks, by rank.
   std::optional<CheckpointCommitted> writing;
@@ -110,6 +123,7 @@ void take_snapshot(Self self, bool mirror = false) {
   s.writing = CheckpointCommitted{s.steps.last_done(), {}, {}, 0, 0, 0};
   s.parts.assign(s.host->placements.size(), std::nullopt);
   s.wait_for(Waits::kEnqueued);
+  s.host->shared->computes = true;
   s.writers_busy = s.missing;
   tell_workers(self, TakeSnapshot{s.steps.last_done(), mirror ? s.host->mirror.root : ""});
 }
@@ -118,6 +132,7 @@ void begin_step(Self self, const Probe::Span& span) {
   CoordinatorState& s = self->state;
   const int64_t step = s.steps.step();
   s.begin_ns = now_ns(self);
+  s.host->shared->computes = true;
   s.wait_for(Waits::kDone);
   for (int32_t r = 0; r < s.host->num_ranks(); ++r) span.sent(arrow_id(Arrow::kBegin, r, 0, step));
   tell_workers(self, BeginStep{step, s.commits.generation()});
@@ -126,6 +141,7 @@ void begin_step(Self self, const Probe::Span& span) {
 /// Does what comes next.
 void advance(Self self, const Probe::Span& span) {
   CoordinatorState& s = self->state;
+  s.host->shared->computes = false;
   s.advance_due = s.fence.has_value();
   if (s.advance_due) return;
   const bool stop = s.host->stop != nullptr && s.host->stop->load();
@@ -141,6 +157,7 @@ void advance(Self self, const Probe::Span& span) {
       return take_snapshot(self, true);
     case StepCore::Action::kValidate:
       s.waits = Waits::kValidated;
+      s.host->shared->computes = true;
       return tell_workers(self, BeginValidation{s.steps.last_done(), s.host->validation_batches});
     case StepCore::Action::kFinish:
       s.finishing = true;
@@ -160,13 +177,71 @@ void write_journal(Self self, CommitRecord record, int64_t fence) {
       });
 }
 
+/// The third execution of what two have made differently.
+void judge_posts(Self self, const Vote& msg) {
+  CoordinatorState& s = self->state;
+  const Recheck asked = *std::exchange(s.recheck, std::nullopt);
+  VerifiedStep v;
+  v.step = asked.step;
+  v.rank = asked.of;
+  v.own_hash = s.posted[asked.of];
+  v.checker = s.checked[asked.of].by;
+  v.checker_hash = s.checked[asked.of].hash;
+  v.umpire = asked.rank;
+  v.umpire_hash = msg.checked_hash;
+  const bool of_rank = find_liar(v.own_hash, v.checker_hash, v.umpire_hash) == Liar::kRank;
+  v.liar = of_rank ? v.rank : v.checker;
+  if (s.host->observer != nullptr) s.host->observer->on_verified(v);
+  Origin origin;
+  origin.rank = v.liar;
+  origin.step = v.step;
+  const Status why(
+      Code::kDeviceFault, Scope::kDevice,
+      fmt::format("wrong bits in step {}: of what rank {} has posted, rank {} has {:016x}, rank {} "
+                  "{:016x}, rank {} {:016x}; rank {} was wrong",
+                  v.step, v.rank, v.rank, v.own_hash, v.checker, v.checker_hash, v.umpire,
+                  v.umpire_hash, v.liar),
+      std::move(origin));
+  if (!s.host->on_wrong_bits) return end_run(self, why);
+  s.host->on_wrong_bits(v.liar, why);
+}
+
+/// All have voted. False if executions differ: a third one decides, and nothing is committed.
+bool posts_agree(Self self) {
+  CoordinatorState& s = self->state;
+  const int64_t step = s.commits.committed() + 1;
+  for (const auto& [of, execution] : s.checked) {
+    if (!s.posted.contains(of) || s.posted[of] == execution.hash) continue;
+    s.recheck = Recheck{s.host->umpires[static_cast<size_t>(of)], of, step, s.commits.generation()};
+    tell_workers(self, *s.recheck);
+    return false;
+  }
+  if (!s.checked.empty() && s.host->observer != nullptr) {
+    VerifiedStep v;
+    v.step = step;
+    s.host->observer->on_verified(v);
+  }
+  s.posted.clear();
+  s.checked.clear();
+  return true;
+}
+
 void on_vote(Self self, const Vote& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "vote", msg.step);
   span.received(arrow_id(Arrow::kVote, msg.rank, 0, msg.step));
   const auto vote = s.commits.on_vote(msg.rank, msg.incarnation, msg.generation, msg.step);
   if (!vote.ok()) return end_run(self, vote.status());
-  if (*vote != CommitCore::Vote::kAll) return;
+  const bool counts = *vote == CommitCore::Vote::kAll || *vote == CommitCore::Vote::kCounted;
+  if (counts && msg.checked >= 0) {
+    s.posted[msg.rank] = msg.posted;
+    s.checked[msg.checked] = {msg.rank, msg.checked_hash};
+  }
+  const bool third = s.recheck && *vote == CommitCore::Vote::kRepeated &&
+                     msg.rank == s.recheck->rank && msg.checked == s.recheck->of &&
+                     msg.step == s.recheck->step;
+  if (third) return judge_posts(self, msg);
+  if (*vote != CommitCore::Vote::kAll || !posts_agree(self)) return;
   write_journal(self, s.commits.record(), 0);
 }
 
@@ -190,6 +265,8 @@ void fence_now(Self self) {
   CoordinatorState& s = self->state;
   const Fence& fence = *s.fence;
   s.ready.clear();
+  s.commits.fence(fence.generation);
+  if (!fence.ranks.empty()) s.recheck.reset();  // their votes bring the question again
   for (const int32_t rank : fence.ranks) {
     (void)s.commits.adopt(rank, fence.generation, fence.generation);
     s.writers_busy.erase(rank);
@@ -221,6 +298,10 @@ void resume(Self self, const Probe::Span& span) {
   s.fence.reset();
   const Resume go_on{s.commits.generation(), s.commits.committed()};
   tell_workers(self, go_on);
+  if (s.recheck) {
+    s.recheck->generation = go_on.generation;
+    tell_workers(self, *s.recheck);
+  }
   if (s.host->on_ready) s.host->on_ready();
   if (s.waits == Waits::kDone && s.steps.step() > go_on.committed) {
     tell_workers(self, BeginStep{s.steps.step(), go_on.generation});
@@ -255,6 +336,7 @@ void on_journal_written(Self self, const JournalWritten& msg) {
   const auto span = s.probe.handle(self, "journal_written", msg.step);
   s.journal_busy = false;
   if (!msg.status.ok()) return end_run(self, msg.status);
+  if (s.host->on_journalled) s.host->on_journalled(msg.step, msg.fence);
   if (msg.fence == 0) {
     if (Status st = s.commits.on_durable(msg.step); !st.ok()) return end_run(self, st);
   }
@@ -445,6 +527,22 @@ void watch(Self self) {
   });
 }
 
+/// Who votes for what is known already; the workers are where a fence would have left them.
+void take_over(Self self) {
+  CoordinatorState& s = self->state;
+  const CoordinatorHost& host = *s.host;
+  const TakenOver& at = *host.taken_over;
+  s.commits = CommitCore(host.incarnations, host.generation, at.committed);
+  s.steps.take_over(at);
+  s.started = true;
+  s.begin_ns = now_ns(self);
+  if (at.owes_done) {
+    s.wait_for(Waits::kDone);
+  } else {
+    s.advance_due = true;
+  }
+}
+
 void start(Self self, const std::shared_ptr<CoordinatorHost>& host) {
   CoordinatorState& s = self->state;
   s.host = host;
@@ -453,6 +551,7 @@ void start(Self self, const std::shared_ptr<CoordinatorHost>& host) {
   s.commits = CommitCore(std::vector<int64_t>(num_ranks, host->generation), host->generation,
                          host->policy.first_step - 1);
   s.done.resize(num_ranks);
+  if (host->taken_over) take_over(self);
   s.probe = Probe(host->shared, s.name);
   host->shared->tracer.enable(host->trace_steps > 0);
   for (const SpawnWorker& spawn : host->workers) {

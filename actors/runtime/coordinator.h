@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,12 +51,17 @@ struct CoordinatorHost {
   int64_t trace_steps = 0;
   std::vector<SpawnWorker> workers;              ///< together they host every rank, each once
   std::vector<graph::RankPlacement> placements;  ///< index: logical rank
+  std::vector<int32_t> umpires;                  ///< index: logical rank; as umpire_of has them
   int32_t validation_rank = -1;                  ///< the one that validates; -1: none
   CheckpointTarget checkpoints;
   /// Copies in memory, each policy.mirror_interval steps; its info is not used. One that cannot be
   /// written is left out. The observer is told of them as of checkpoints.
   CheckpointTarget mirror;
   int64_t generation = 1;
+  /// Set: the run is taken over from a coordinator that is gone. `incarnations` are those of all
+  /// ranks, on disk before this is spawned; the workers answer as after a Fence.
+  std::optional<TakenOver> taken_over;
+  std::vector<int64_t> incarnations;
   std::shared_ptr<Journal> journal;
   Services services;
   std::shared_ptr<RunShared> shared;
@@ -70,8 +76,14 @@ struct CoordinatorHost {
   /// and the step committed last, which stays that until all are ready again; or with -1: too late,
   /// the run is finishing.
   std::function<void(int64_t generation, int64_t committed)> on_fenced;
+  /// A record is on disk and nobody has heard of it: that of a step (`fence` 0), or of a Fence. For
+  /// injected faults.
+  std::function<void(int64_t step, int64_t fence)> on_journalled;
   /// Something waits for a recovery in this generation, because of this.
   std::function<void(int64_t generation, const Status& why)> on_suspended;
+  /// Executions of what a rank has posted do not agree, and this rank was wrong: nothing is
+  /// committed any more. Null: the run ends with the Status.
+  std::function<void(int32_t rank, const Status& why)> on_wrong_bits;
   /// Called once, also when the coordinator fails itself. All actors end after.
   std::function<void(const RunOutcome&)> on_finished;
 

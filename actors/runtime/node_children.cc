@@ -40,11 +40,11 @@ bool is_stopped(pid_t pid) {
 }
 
 /// Only calls that are safe between fork and exec.
-[[noreturn]] void run_child(char* const* argv, pid_t parent) {
+[[noreturn]] void run_child(char* const* argv, pid_t parent, bool outlives) {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (!outlives) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent may have died before prctl: then nobody would ever send the signal.
-  if (::getppid() != parent) ::_exit(127);
+  if (!outlives && ::getppid() != parent) ::_exit(127);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -57,7 +57,8 @@ bool is_stopped(pid_t pid) {
 
 NodeChildren::~NodeChildren() { end(0); }
 
-Result<pid_t> NodeChildren::start(const std::vector<std::string>& words, int32_t tag) {
+Result<pid_t> NodeChildren::start(const std::vector<std::string>& words, int32_t tag,
+                                  bool outlives) {
   std::vector<std::string> copy = words;
   std::vector<char*> argv;
   for (std::string& word : copy) argv.push_back(word.data());
@@ -68,7 +69,7 @@ Result<pid_t> NodeChildren::start(const std::vector<std::string>& words, int32_t
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return internal_error(fmt::format("fork: {}", std::strerror(errno)));
-  if (pid == 0) run_child(argv.data(), parent);
+  if (pid == 0) run_child(argv.data(), parent, outlives);
   ::setpgid(pid, pid);  // both sides, so that it holds whoever runs first
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) {
@@ -99,6 +100,12 @@ std::vector<NodeChildren::Exit> NodeChildren::take_exits() {
 std::vector<int> NodeChildren::fds() const {
   std::vector<int> out;
   for (const Child& c : children_) out.push_back(c.pidfd);
+  return out;
+}
+
+std::vector<int32_t> NodeChildren::tags() const {
+  std::vector<int32_t> out;
+  for (const Child& c : children_) out.push_back(c.tag);
   return out;
 }
 

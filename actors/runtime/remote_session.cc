@@ -112,10 +112,12 @@ Result<uint16_t> RemoteSession::listen(const std::string& address, uint16_t port
   return hub_->listen(address, port);
 }
 
-Result<Peer> RemoteSession::join(const std::vector<std::string>& addresses, int64_t timeout_ms) {
+Result<Peer> RemoteSession::join(const std::vector<std::string>& addresses, int64_t timeout_ms,
+                                 const std::function<bool()>& give_up) {
   const int64_t deadline = now_ms() + timeout_ms;
   Status last = make_status(Code::kDisconnected, "no address is known");
-  for (size_t i = 0; !addresses.empty(); ++i) {
+  const auto over = [&give_up] { return give_up && give_up(); };
+  for (size_t i = 0; !addresses.empty() && !over(); ++i) {
     const std::string& address = addresses[i % addresses.size()];
     SGA_ASSIGN(const HostPort place, parse_host_port(address));
     const int64_t left = deadline - now_ms();
@@ -125,7 +127,7 @@ Result<Peer> RemoteSession::join(const std::vector<std::string>& addresses, int6
       last = link.status();
       if (i + 1 >= addresses.size() && last.code() == Code::kInvalidArgument) return last;
     } else {
-      while (now_ms() < deadline + kRetryMs) {
+      while (now_ms() < deadline + kRetryMs && !over()) {
         std::optional<SessionEvent> event = next(kRetryMs);
         if (!event) continue;
         if (event->kind == SessionEvent::Kind::kJoined) return event->peer;
@@ -163,6 +165,11 @@ std::optional<SessionEvent> RemoteSession::next(int64_t timeout_ms) {
     pollfd fd = {event_fd_, POLLIN, 0};
     if (::poll(&fd, 1, static_cast<int>(std::min(left, kPollMs))) < 0) return std::nullopt;
   }
+}
+
+bool RemoteSession::holds(const std::function<bool(const SessionEvent&)>& is_it) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(events_.begin(), events_.end(), is_it);
 }
 
 void RemoteSession::push(SessionEvent event) {

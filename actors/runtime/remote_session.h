@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -48,14 +49,17 @@ class RemoteSession final : private GatewayObserver {
   /// As TlsHub::listen.
   Result<uint16_t> listen(const std::string& address, uint16_t port);
   /// Connects to the first of "host:port" addresses that answers and waits for the welcome; tries
-  /// again until `timeout_ms` is over. Returns the coordinator. Blocks. Errors: kDisconnected
-  /// naming the addresses; what the coordinator said if it refused; kCorruption for another job's
-  /// token.
-  Result<Peer> join(const std::vector<std::string>& addresses, int64_t timeout_ms);
+  /// again until `timeout_ms` is over. Returns the coordinator. Blocks. Also after the coordinator
+  /// has left. `give_up` is called every 50 ms and ends it early. Errors: kDisconnected naming the
+  /// addresses; what the coordinator said if it refused; kCorruption for another job's token.
+  Result<Peer> join(const std::vector<std::string>& addresses, int64_t timeout_ms,
+                    const std::function<bool()>& give_up = {});
 
   /// The next event; nothing if none comes within the time. Returns early, with nothing, when a
   /// signal interrupts: at most 50 ms late.
   std::optional<SessionEvent> next(int64_t timeout_ms);
+  /// Whether an event waits for which `is_it` says so. Takes none.
+  [[nodiscard]] bool holds(const std::function<bool(const SessionEvent&)>& is_it);
   /// Readable while events wait, for poll().
   [[nodiscard]] int event_fd() const { return event_fd_; }
 

@@ -2,6 +2,7 @@
 
 #include "actors/core/lane_core.h"
 #include "actors/core/rank_step_core.h"
+#include "actors/runtime/gradient_check.h"
 #include "actors/runtime/shell.h"
 #include "graph/base/log.h"
 
@@ -39,11 +40,13 @@ struct ValidationRun {
 
 struct RankRun {
   RankHost host;
+  RunShared::RankRecord* record = nullptr;
   std::vector<ProgramRun> programs;  // index: ProgramId
   WriterActor writer;
   ValidationRun validation;
   // What has been told last; told again when the run resumes.
   int64_t voted = 0;
+  GradientChecked verified;  // of the step that was verified last
   int64_t reexecuted_before = 0;
   std::optional<StepDone> done;
   std::optional<SnapshotEnqueued> enqueued;
@@ -76,6 +79,7 @@ struct WorkerState {
   }
 };
 using Self = WorkerActor::stateful_pointer<WorkerState>;
+using Phase = RunShared::Phase;
 
 // --- start ---
 
@@ -138,6 +142,7 @@ void spawn_ranks(Self self) {
   for (const RankHost& host : s.host->ranks) {
     RankRun& rank = s.ranks.emplace_back();
     rank.host = host;
+    rank.record = &s.probe.shared().new_rank(host.rank);
     rank.reexecuted_before = s.probe.shared().reexecuted(host.rank);
     listen(host, s.coordinator);
     rank.programs.push_back(spawn_program(self, host.training, host.incarnation));
@@ -257,8 +262,35 @@ void read_numbers(Self self, const ProgramRun& run, StepHook* hook) {
 void vote(Self self, RankRun& rank, const Probe::Span& span, int64_t step) {
   const WorkerState& s = self->state;
   rank.voted = step;
+  rank.record->phase = Phase::kVoted;
   span.sent(arrow_id(Arrow::kVote, rank.host.rank, 0, step));
-  self->send(s.coordinator, Vote{rank.host.rank, rank.host.incarnation, s.generation, step});
+  Vote msg{rank.host.rank, rank.host.incarnation, s.generation, step};
+  if (rank.verified.step == step) {
+    msg.posted = rank.verified.posted;
+    msg.checked = rank.verified.of;
+    msg.checked_hash = rank.verified.hash;
+  }
+  self->send(s.coordinator, msg);
+}
+
+/// Everything before the commit is complete, so that the device is free and what was posted stays:
+/// the posts of `of` are executed once more.
+void check_posts(Self self, const RankRun& rank, int32_t of, int64_t step, bool again) {
+  GradientChecked result;
+  result.rank = rank.host.rank;
+  result.of = of;
+  result.step = step;
+  result.again = again;
+  const auto lanes = rank.host.training->context().lanes;
+  rank.host.check->submit(
+      of, step, [worker = WorkerActor(self), result, lanes](const Result<uint64_t>& hash) mutable {
+        result.status = hash.status();
+        if (hash.ok()) result.hash = *hash;
+        for (const LaneSet::Lane& lane : lanes->lanes) {
+          if (lane.channel) result.posted += lane.channel->posted(result.step);
+        }
+        caf::anon_send(worker, result);
+      });
 }
 
 /// Everything before the commit is complete: its results are kept before the rank votes.
@@ -269,6 +301,41 @@ void keep_inputs(Self self, const RankRun& rank, const ProgramRun& run, int64_t 
       [worker = WorkerActor(self), rank = rank.host.rank, step](const Status& status) {
         caf::anon_send(worker, InputsKept{rank, step, status});
       });
+}
+
+void finish_step(Self self, RankRun& rank, const ProgramRun& run, const Probe::Span& span,
+                 int64_t step) {
+  if (rank.host.update_inputs) return keep_inputs(self, rank, run, step);
+  vote(self, rank, span, step);
+}
+
+void on_checked(Self self, const GradientChecked& msg) {
+  WorkerState& s = self->state;
+  const auto span = s.probe.handle(self, "gradient_checked", msg.step);
+  RankRun* rank = s.find(msg.rank);
+  if (rank == nullptr) return fail(self, internal_error("a check of a rank not hosted"));
+  ProgramRun& run = rank->programs[kTraining];
+  if (run.core.step() != msg.step) return;  // decided without it
+  if (!msg.status.ok()) return fail(self, at_actor(msg.status, msg.rank, s.name, msg.step));
+  if (msg.again) {
+    Vote vote{msg.rank, rank->host.incarnation, s.generation, msg.step};
+    vote.posted = msg.posted;
+    vote.checked = msg.of;
+    vote.checked_hash = msg.hash;
+    self->send(s.coordinator, vote);
+    return;
+  }
+  rank->verified = msg;
+  finish_step(self, *rank, run, span, msg.step);
+}
+
+void on_recheck(Self self, const Recheck& msg) {
+  WorkerState& s = self->state;
+  const auto span = s.probe.handle(self, "recheck", msg.step);
+  // Told to all workers: whose rank it is answers.
+  const RankRun* rank = s.find(msg.rank);
+  if (rank == nullptr || !rank->host.check || rank->voted != msg.step) return;
+  check_posts(self, *rank, msg.of, msg.step, true);
 }
 
 void on_inputs_kept(Self self, const InputsKept& msg) {
@@ -300,8 +367,11 @@ void on_complete(Self self, const WorkComplete& msg) {
   LaneCore& lane = run.lanes[static_cast<size_t>(work.lane)];
   if (!commit) lane.pass();  // parked: the next step starts a new turn
   if (*event == RankStepCore::Event::kVote) {
-    if (rank.host.update_inputs) return keep_inputs(self, rank, run, work.step);
-    vote(self, rank, span, work.step);
+    if (rank.host.check && work.step % rank.host.verify_interval == 0) {
+      const graph::Plan& plan = *run.context().plan;
+      return check_posts(self, rank, buddy_of(plan, rank.host.rank), work.step, false);
+    }
+    finish_step(self, rank, run, span, work.step);
   } else if (*event == RankStepCore::Event::kDone) {
     read_numbers(self, run, work.program == kTraining ? rank.host.step_hook.get() : nullptr);
   }
@@ -312,6 +382,7 @@ void commit_rank(Self self, RankRun& rank, const Probe::Span& span, int64_t step
   const auto fresh = run.core.on_commit(step);
   if (!fresh.ok()) return fail(self, fresh.status(), step);
   if (!*fresh) return;
+  rank.record->phase = Phase::kUpdating;
   // Before the update changes what the log only points to.
   for (LaneSet::Lane& lane : run.context().lanes->lanes) {
     if (lane.channel) lane.channel->forget(step);
@@ -348,8 +419,9 @@ void on_resume(Self self, const Resume& msg) {
     for (LaneSet::Lane& lane : run.context().lanes->lanes) {
       if (lane.channel) lane.channel->resume(msg.generation);
     }
-    if (rank.voted > msg.committed) vote(self, rank, span, rank.voted);
+    // What was done before what is voted for: votes of all may lead to the next done at once.
     if (rank.done) self->send(s.coordinator, *rank.done);
+    if (rank.voted > msg.committed) vote(self, rank, span, rank.voted);
     if (rank.enqueued) self->send(s.coordinator, *rank.enqueued);
     if (rank.validated) self->send(s.coordinator, *rank.validated);
   }
@@ -377,6 +449,7 @@ void on_numbers(Self self, const NumbersRead& msg) {
                          run.current.valid_tokens,
                          run.current.sample_hash,
                          s.probe.shared().reexecuted(msg.rank) - rank.reexecuted_before};
+    rank.record->phase = Phase::kIdle;
     self->send(s.coordinator, *rank.done);
     return;
   }
@@ -387,6 +460,7 @@ void on_numbers(Self self, const NumbersRead& msg) {
   if (--v.num_left > 0) return next_validation_batch(self, run, span);
   rank.validated =
       ValidationDone{msg.rank, v.training_step, v.loss_sum / static_cast<double>(v.valid_tokens)};
+  rank.record->phase = Phase::kIdle;
   self->send(s.coordinator, *rank.validated);
 }
 
@@ -394,7 +468,14 @@ void on_begin_validation(Self self, const BeginValidation& msg) {
   const auto span = self->state.probe.handle(self, "begin_validation", msg.step);
   for (RankRun& rank : self->state.ranks) {
     if (rank.programs.size() <= kValidation) continue;
+    // A coordinator that has taken the run over asks for what the one before has asked for.
+    if (rank.validation.num_left > 0 && rank.validation.training_step == msg.step) continue;
+    if (rank.validated && rank.validated->step == msg.step) {
+      self->send(self->state.coordinator, *rank.validated);
+      continue;
+    }
     rank.validation = {msg.step, msg.num_batches, 0, 0};
+    rank.record->phase = Phase::kValidating;
     next_validation_batch(self, rank.programs[kValidation], span);
   }
 }
@@ -426,6 +507,7 @@ WorkerActor::behavior_type worker_actor(Self self, const std::shared_ptr<WorkerH
         WorkerState& st = self->state;
         const auto span = st.probe.handle(self, "begin_step", msg.step);
         st.generation = msg.generation;
+        if (msg.step > st.host->begun) st.host->begun = msg.step;
         if (msg.step == st.host->trace_until) st.probe.shared().tracer.enable(false);
         for (RankRun& rank : st.ranks) {
           span.received(arrow_id(Arrow::kBegin, rank.host.rank, 0, msg.step));
@@ -435,6 +517,7 @@ WorkerActor::behavior_type worker_actor(Self self, const std::shared_ptr<WorkerH
           }
           if (msg.step <= run.core.step()) continue;  // sent again
           run.wanted = msg.step;
+          rank.record->phase = Phase::kComputing;
           begin_if_prepared(self, run, span);
         }
       },
@@ -470,6 +553,8 @@ WorkerActor::behavior_type worker_actor(Self self, const std::shared_ptr<WorkerH
       },
       [self](const Rejoined& msg) { tell_ready(self, msg.generation); },
       [self](const Resume& msg) { on_resume(self, msg); },
+      [self](const Recheck& msg) { on_recheck(self, msg); },
+      [self](const GradientChecked& msg) { on_checked(self, msg); },
   };
 }
 

@@ -19,6 +19,8 @@ struct RankHost {
   std::shared_ptr<WriterHost> writer;           ///< null: no checkpoints
   std::shared_ptr<StepHook> step_hook;          ///< between training steps; null: none
   std::shared_ptr<UpdateInputs> update_inputs;  ///< kept before each vote; null: not
+  std::shared_ptr<GradientCheck> check;         ///< null: no step is verified
+  int64_t verify_interval = 0;
   std::optional<RedoneStep> redone;  ///< the step before the first, if its update was done again
 };
 
@@ -30,6 +32,8 @@ struct WorkerHost {
   /// In which others are reached: of RankReady. Set before the worker is spawned; raised by who
   /// sends Rejoined.
   std::atomic<int64_t> generation{1};
+  /// Newest step that was begun; 0: none. The worker writes it.
+  std::atomic<int64_t> begun{0};
 };
 
 /// Spawns a worker, linked to and monitored by `parent`, which is `coordinator` itself: the real

@@ -63,18 +63,27 @@ Status Cluster::listen() {
   const int64_t total = setup_.num_workers + o.spares;
   workers_per_node_ = (total + nodes_wanted_.min - 1) / nodes_wanted_.min;
   job_hash_ = hash64(setup_.job);
+  created_ms_ = now_ms();
   std::string bind = o.bind;
   if (bind.empty()) bind = setup_.launcher.master_address;
   if (bind.empty()) bind = "127.0.0.1";
-  const int64_t port = o.port != 0 ? o.port : setup_.launcher.master_port;
-  SGA_ASSIGN(const auto authority, actors::TlsAuthority::create());
-  SGA_ASSIGN(const actors::TlsIdentity server, authority->issue_server());
+  int64_t port = o.port != 0 ? o.port : setup_.launcher.master_port;
+  SGA_TRY(make_identity());
+  // Those that wait look there first; a port of ours is free again, or the token names another.
+  bool same_port = false;
+  if (setup_.left && port == 0) {
+    for (const std::string& address : setup_.left->facts.server.addresses) {
+      if (const auto at = actors::parse_host_port(address); at.ok()) port = at->port;
+    }
+    same_port = port != 0;
+  }
   actors::GatewaySelf self;
   self.is_coordinator = true;
   self.build = build_id(program_file());
   self.job_hash = job_hash_;
-  SGA_ASSIGN(session_, actors::RemoteSession::create(server, self, {}, 2));
-  const auto bound = session_->listen(bind, static_cast<uint16_t>(port));
+  SGA_ASSIGN(session_, actors::RemoteSession::create(server_, self, {}, 2));
+  auto bound = session_->listen(bind, static_cast<uint16_t>(port));
+  if (!bound.ok() && same_port) bound = session_->listen(bind, 0);
   if (!bound.ok()) return bound.status().with_context(o.port != 0 ? "--port" : "--bind");
   on_this_host_ = bind == "127.0.0.1" || bind == "::1";
   supervision::StormPolicy storm;
@@ -85,9 +94,22 @@ Status Cluster::listen() {
   const std::string host = everywhere ? host_name() : bind;
   addresses_ = {host.find(':') == std::string::npos ? fmt::format("{}:{}", host, *bound)
                                                     : fmt::format("[{}]:{}", host, *bound)};
-  SGA_ASSIGN(const actors::TlsIdentity member, authority->issue_member());
+  return {};
+}
+
+/// Of a run that is taken over it is what the one before had: that is how others know this one.
+Status Cluster::make_identity() {
+  if (setup_.left) {
+    server_ = setup_.left->facts.server.identity;
+    member_ = setup_.left->member;
+    secret_ = setup_.left->facts.secret;
+    next_index_ = setup_.left->facts.next_index;
+    return {};
+  }
+  SGA_ASSIGN(const auto authority, actors::TlsAuthority::create());
+  SGA_ASSIGN(server_, authority->issue_server());
+  SGA_ASSIGN(member_, authority->issue_member());
   SGA_ASSIGN(secret_, actors::random_bytes(32));
-  member_ = member;
   return {};
 }
 
@@ -99,12 +121,10 @@ Status Cluster::start_node(const std::vector<std::string>& before, int64_t worke
         "--log-level=" + setup_.log_level}) {
     words.push_back(word);
   }
-  return children_.start(words, tag).status();
+  return children_.start(words, tag, outlives()).status();
 }
 
-Status Cluster::start_local_nodes(const RunDirectory& run) {
-  token_ = std::filesystem::absolute(run.path).string() + "/control/token";
-  SGA_TRY(actors::write_token(token_, {addresses_, member_}));
+Status Cluster::start_local_nodes() {
   const std::string program = program_file();
   if (setup_.options.hosts.empty()) return start_node({program}, workers_per_node_, 0);
   std::istringstream words(setup_.options.ssh);
@@ -130,8 +150,12 @@ void Cluster::print_join_line() const {
 }
 
 Status Cluster::gather(const RunDirectory& run, const std::atomic<bool>& stop) {
-  SGA_TRY(start_local_nodes(run));
+  token_ = std::filesystem::absolute(run.path).string() + "/control/token";
+  SGA_TRY(actors::write_token(token_, {addresses_, member_}));
+  if (setup_.left) SGA_TRY(await_returned(stop));
+  if (nodes_.empty()) SGA_TRY(start_local_nodes());
   print_join_line();
+  if (setup_.left && !workers_.empty()) return {};
   const int64_t deadline = now_ms() + setup_.options.join_timeout_s * 1000;
   while (!complete()) {
     if (stop.load()) return interrupted();
@@ -174,7 +198,7 @@ void Cluster::start_workers_of(wire::PeerId id, Node& node, int64_t count) {
   order.first_index = next_index_;
   node.num_started = static_cast<int32_t>(count);
   for (const std::string& device : order.devices) {
-    starting_[next_index_++] = static_cast<int32_t>(places_.size());
+    starting_[take_index()] = static_cast<int32_t>(places_.size());
     places_.push_back({id, device});
   }
   session_->send(id, std::move(order));
@@ -184,8 +208,9 @@ void Cluster::start_worker_at(int32_t place) {
   const Place& at = places_[static_cast<size_t>(place)];
   if (!nodes_.contains(at.node) || draining_.contains(at.node)) return;
   if (closed_places_.contains(place)) return;
-  starting_[next_index_] = place;
-  session_->send(at.node, wire::StartWorkers{{at.device}, next_index_++});
+  const int32_t index = take_index();
+  starting_[index] = place;
+  session_->send(at.node, wire::StartWorkers{{at.device}, index});
 }
 
 void Cluster::count_fault(int32_t place) {
@@ -213,6 +238,7 @@ Status Cluster::lose(int32_t index, supervision::FaultKind kind, const Status& w
   loading_.erase(index);
   if (lost_.empty()) lost_ = why.message();
   if (!running_) return why;
+  if (worker.suspected_ms > 0) confirm_silence(index, worker, why);
   count_fault(worker.place);
   if (worker.ranks.empty()) {
     log::info("a spare is lost: {}", why.message());
@@ -239,6 +265,13 @@ Cluster::Worker* Cluster::find_peer(wire::PeerId peer) {
 }
 
 Status Cluster::on_left(const actors::Peer& peer, const Status& why) {
+  if (returning_) {
+    // Who is there shows when all have had their time.
+    if (find_peer(peer.id) != nullptr) forget_returned(peer.hello.index);
+    alive_.erase(peer.id);
+    nodes_.erase(peer.id);
+    return {};
+  }
   if (peer.hello.role == wire::Role::kNode) {
     const auto it = nodes_.find(peer.id);
     if (it == nodes_.end()) return {};
@@ -261,6 +294,10 @@ Status Cluster::on_left(const actors::Peer& peer, const Status& why) {
 }
 
 Status Cluster::on_exited(const wire::WorkerExited& exited) {
+  if (returning_) {
+    forget_returned(exited.index);
+    return {};
+  }
   const std::string text =
       fmt::format("worker {} (pid {}) has ended: {}", exited.index, exited.pid, exited.how);
   const Status why = make_status(Code::kDisconnected, text, Scope::kRank);
@@ -288,6 +325,11 @@ Status Cluster::on_exited(const wire::WorkerExited& exited) {
 
 Status Cluster::on_joined(const actors::Peer& peer) {
   const wire::Hello& hello = peer.hello;
+  if (returning_) {
+    on_returned(peer);
+    return {};
+  }
+  if (running_ && terms_.orphan_ms > 0) session_->send(peer.id, to_wire(terms_));
   if (hello.role == wire::Role::kWorker) {
     const auto starting = starting_.find(hello.index);
     if (starting == starting_.end()) {
@@ -346,10 +388,13 @@ Status Cluster::on_event(actors::SessionEvent& event) {
   if (event.kind == Kind::kJoined) return on_joined(event.peer);
   if (event.kind == Kind::kAnswer) return on_answer(event);
   if (event.kind != Kind::kMessage) return {};
-  if (std::holds_alternative<wire::Heartbeat>(event.envelope.body)) {
+  if (const auto* beat = std::get_if<wire::Heartbeat>(&event.envelope.body)) {
     if (Worker* worker = find_peer(event.peer.id)) {
       worker->heard_ms = now_ms();
       worker->suspected_ms = 0;
+      if (!worker->ranks.empty()) {
+        progress_.on_count(worker->who.hello.index, beat->progress, worker->heard_ms);
+      }
     }
   } else if (const auto* exited = std::get_if<wire::WorkerExited>(&event.envelope.body)) {
     return on_exited(*exited);
@@ -357,7 +402,7 @@ Status Cluster::on_event(actors::SessionEvent& event) {
     log::info("stops after this step: {}", asked->reason);
     request_stop();
   } else if (const auto* opaque = std::get_if<wire::Opaque>(&event.envelope.body)) {
-    on_opaque(*opaque);
+    on_opaque(event.peer.id, *opaque);
   }
   return {};
 }
@@ -395,6 +440,7 @@ void Cluster::end(const Status& why) {
   for (const auto& [id, node] : nodes_) session_->send(id, wire::Shutdown{why});
   session_->flush(kFlushMs);
   children_.end(kGraceMs);
+  end_returned();
   // Nobody writes to it any more.
   memory_.reset();
   std::error_code ignored;
@@ -404,6 +450,7 @@ void Cluster::end(const Status& why) {
     for (const char* name : {"/state.json", "/request.json"}) {
       ::unlink((token_.substr(0, token_.rfind('/')) + name).c_str());
     }
+    remove_left({std::filesystem::path(token_).parent_path().parent_path().string()});
     ::rmdir(token_.substr(0, token_.rfind('/')).c_str());
   }
   const actors::HubStats stats = session_->stats();

@@ -3,16 +3,22 @@
 #include "actors/runtime/node_children.h"
 #include "actors/runtime/remote_session.h"
 #include "actors/runtime/training.h"
+#include "apps/sgactor/cluster_left.h"
 #include "apps/sgactor/cluster_options.h"
+#include "apps/sgactor/cluster_standing.h"
 #include "apps/sgactor/fault_injection.h"
+#include "apps/sgactor/hang_views.h"
 #include "apps/sgactor/job_spec.h"
 #include "apps/sgactor/mirror_directory.h"
+#include "apps/sgactor/profile_request.h"
 #include "apps/sgactor/recovery_log.h"
 #include "apps/sgactor/replay_check.h"
 #include "apps/sgactor/run_directory.h"
 #include "graph/base/status.h"
 #include "graph/plan/plan.h"
 #include "supervision/monitor/device_faults.h"
+#include "supervision/monitor/hang_inquiry.h"
+#include "supervision/monitor/progress_watch.h"
 #include "supervision/policy/fault_policy.h"
 #include "supervision/policy/storm_breaker.h"
 
@@ -22,6 +28,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sgactor::apps {
@@ -47,6 +54,10 @@ class Cluster {
     bool recovers = true;         ///< false: the first loss ends the run
     int64_t mirror_interval = 0;  ///< steps between copies of the state in memory
     int64_t max_faults = 20;      ///< a minute; more end the run
+    int64_t orphan_ms = 0;        ///< others wait as long for another coordinator; 0: not
+    std::optional<LeftRun> left;  ///< of a coordinator that has died: taken over
+    double progress_factor = 0;   ///< as supervision::ProgressWatch has them
+    double progress_floor_s = 10;
   };
   /// Listens; nothing else is there yet. Errors: kInvalidArgument: a wrong option, a port in use.
   static Result<std::unique_ptr<Cluster>> create(Setup setup);
@@ -66,6 +77,7 @@ class Cluster {
     const graph::Plan* validation_plan = nullptr;
     std::string run_directory;
     int64_t first_step = 1;
+    RecordedSteps recorded;  ///< from first_step on, by a coordinator before this one
     std::string checkpoint;  ///< step directory; empty: initial weights
     actors::TrainingSpec spec;
     actors::TrainingObserver* observer = nullptr;
@@ -108,13 +120,35 @@ class Cluster {
     int64_t detected_ms = 0;
     double detected_unix = 0;
   };
+  /// A suspicion that somebody does not move, and what workers answer.
+  struct Hang {
+    std::optional<supervision::HangInquiry> inquiry;
+    bool confirmed = false;
+    bool reported = false;
+    std::string fault;
+    std::string culprit;
+    std::vector<int32_t> silent;  ///< indices
+    std::vector<HangWorker> workers;
+    int64_t detected_ms = 0;
+    double still_ms = 0;
+  };
+  /// An injected fault that waits for a phase of a recovery.
+  struct Armed {
+    std::string phase;
+    bool of_coordinator = false;
+    int32_t worker = -1;
+    bool spare = false;  ///< the one that takes over
+  };
   /// Of a whole run. Services outlive the actors that use them.
   struct Course;
 
-  explicit Cluster(Setup setup) : setup_(std::move(setup)) {}
+  explicit Cluster(Setup setup)
+      : setup_(std::move(setup)),
+        progress_(setup_.progress_factor, static_cast<int64_t>(setup_.progress_floor_s * 1000)) {}
   // --- membership: cluster.cc ---
   Status listen();
-  Status start_local_nodes(const RunDirectory& run);
+  Status make_identity();
+  Status start_local_nodes();
   Status start_node(const std::vector<std::string>& before, int64_t workers, int32_t tag);
   void print_join_line() const;
   void start_workers();
@@ -138,6 +172,8 @@ class Cluster {
   void listen_to_fences(Course& course, actors::CoordinatorHost& host);
   actors::SpawnWorker stand_in(const Worker& worker, const actors::wire::Routes& routes) const;
   Status check_adoption(const Course& course) const;
+  static bool is_broken_link(const Fault& fault);
+  Status note_broken_link(Course& course);
   [[nodiscard]] bool is_hosted(const Course& course, int32_t rank) const;
   Status recover_in_place(Course& course, const actors::CoordinatorActor& coordinator);
   Status begin_fence(Course& course, const actors::CoordinatorActor& coordinator);
@@ -146,11 +182,42 @@ class Cluster {
   void load_adopter(Course& course, int32_t index, Worker& worker);
   void join_adopters(Course& course, const actors::CoordinatorActor& coordinator);
 
+  // --- who does not move: cluster_hang.cc ---
+  void ask_views();
+  void on_views(actors::wire::PeerId peer, const std::string& payload);
+  void confirm_silence(int32_t index, const Worker& worker, const Status& why);
+  void check_progress(Course& course);
+  void settle_hang(Course& course);
+  void blame(Course& course, const supervision::HangReport& report);
+  void report_hang(const Course& course, const supervision::HangReport& report,
+                   const std::vector<supervision::RankView>& views);
+  void finish_hang(Course& course);
+
+  // --- a run whose coordinator has died: cluster_takeover.cc ---
+  [[nodiscard]] bool outlives() const;
+  Status keep_left(const Work& work, uint64_t schema_hash);
+  int32_t take_index();
+  void on_returned(const actors::Peer& peer);
+  void on_standing(actors::wire::PeerId from, const std::string& payload);
+  [[nodiscard]] bool all_returned() const;
+  Status await_returned(const std::atomic<bool>& stop);
+  void forget_returned(int32_t index);
+  void settle_returned();
+  void end_returned();
+  [[nodiscard]] std::vector<ReplayCheck::Point> left_points(const Course& course) const;
+  void deal_returned(Course& course);
+  void expel_stale();
+  Status load_missing(Course& course, int64_t committed, const std::atomic<bool>& stop);
+  static Status journal_standing(Course& course, actors::CommitRecord record);
+  Status take_over(Course& course, const std::atomic<bool>& stop);
+
   // --- attempts: cluster_run.cc ---
   Status start_course(const Work& work, Course& course);
   Status deal(Course& course);
   Status load(Course& course, const std::atomic<bool>& stop);
   actors::wire::Routes routes() const;
+  Status prepare(Course& course, const std::atomic<bool>& stop);
+  Result<std::shared_ptr<actors::CoordinatorHost>> make_host(Course& course);
   Result<actors::RunOutcome> attempt(Course& course, const std::atomic<bool>& stop);
   void watch(Course& course, const std::atomic<bool>& stop);
   Status go_on(Course& course, const Status& failure);
@@ -169,8 +236,13 @@ class Cluster {
   bool take_request(const Work& work);
   void resize(int64_t workers);
   void inject(const InjectedFault& fault);
-  void on_opaque(const actors::wire::Opaque& message);
+  void arm(const std::string& text);
+  void strike_at(const Course& course, std::string_view phase);
+  void ask_profile(const Work& work, int64_t steps);
+  void on_profiled(actors::wire::PeerId from, const std::string& payload);
+  void on_opaque(actors::wire::PeerId from, const actors::wire::Opaque& message);
   void on_device_fault(const supervision::DeviceFault& device);
+  void on_wrong_bits(const Course& course, int32_t rank, const Status& why);
   [[nodiscard]] bool is_leaving(const Worker& worker) const;
   [[nodiscard]] int64_t num_staying() const;
   Status drain_host(const std::string& host);
@@ -187,6 +259,14 @@ class Cluster {
   std::string secret_;
   bool on_this_host_ = true;  // nobody else can reach the control port
   actors::TlsIdentity member_;
+  actors::TlsIdentity server_;
+  int64_t created_ms_ = 0;
+  LeftFacts left_;
+  RunDirectory left_run_;                                       // empty: nothing is left behind
+  Terms terms_;                                                 // of those that join
+  bool returning_ = false;                                      // await_returned
+  std::map<int32_t, Standing> standings_;                       // by index
+  std::map<actors::wire::PeerId, std::vector<int32_t>> alive_;  // workers, by node
   std::unique_ptr<actors::RemoteSession> session_;
   actors::NodeChildren children_;
   std::map<actors::wire::PeerId, Node> nodes_;
@@ -201,12 +281,18 @@ class Cluster {
   supervision::StormBreaker storm_;
   Status storm_status_;
   int64_t looked_ms_ = 0;  // check_silence's last time
+  Hang hang_;
+  supervision::ProgressWatch progress_;
+  std::vector<Armed> armed_;
+  std::atomic<bool> strikes_journalled_{false};  // this process, at its next record
   bool running_ = false;
   bool ended_ = false;
   std::unique_ptr<MirrorDirectory> memory_;
   std::string shared_mirror_;               // below the run directory; empty: none
   std::map<int32_t, std::string> endings_;  // how workers ended, by index
   std::string lost_;                        // who was lost, and how
+  ProfileRequest profile_;
+  const Work* profiled_work_ = nullptr;  // that profile_ is of
 };
 
 }  // namespace sgactor::apps

@@ -27,7 +27,9 @@ constexpr int64_t kAdopterMs = 2000;
 // Of what takes no time unless something is wrong: then an attempt is the safer way.
 constexpr int64_t kStageMs = 5000;
 // Whoever waits for a lost peer says so before the loss of its process is known.
-constexpr int64_t kSuspendedMs = 1000;
+constexpr int64_t kSuspendedMs = 300;
+// A link that breaks more often in one step is not worth another.
+constexpr int64_t kMostLinkFaults = 3;
 
 Status no_adoption(const std::string& why) {
   return make_status(Code::kDisconnected, "no recovery in place: " + why, Scope::kRank);
@@ -43,7 +45,7 @@ void Cluster::listen_to_fences(Course& course, actors::CoordinatorHost& host) {
   };
   host.on_suspended = [&course](int64_t generation, const Status& why) {
     if (course.suspended_generation.exchange(generation) == generation) return;
-    course.suspended_ms = now_ms();
+    course.note_suspended(why.message());
     log::debug("{}", why.message());
   };
 }
@@ -63,14 +65,45 @@ actors::SpawnWorker Cluster::stand_in(const Worker& worker, const wire::Routes& 
 Status Cluster::check_adoption(const Course& course) const {
   const bool first = course.in_place.stage == Stage::kNone;
   if (!course.adopts) return no_adoption("not with this job");
-  if (first && course.ready_ms == 0) return no_adoption("the attempt has not begun");
+  if (first && course.ready_ms == 0 && !course.taken_over)
+    return no_adoption("the attempt has not begun");
   if (course.pause || !storm_status_.ok()) return no_adoption("the attempt ends");
   for (const Fault& fault : faults_) {
     const Action action = supervision::decide(fault.kind, fault.status.scope());
     const bool of_worker = action == Action::kReplaceWorker || action == Action::kResetDevice ||
                            action == Action::kQuarantineDevice;
+    if (is_broken_link(fault)) continue;
+    // Survivors hold what came of the wrong bits.
+    if (fault.kind == supervision::FaultKind::kWrongBits) return fault.status;
     if (fault.index < 0 || !of_worker) return fault.status;
   }
+  return {};
+}
+
+/// All its workers are there: their links are made again, and what was on them is sent again.
+bool Cluster::is_broken_link(const Fault& fault) {
+  return fault.kind == supervision::FaultKind::kPartition &&
+         supervision::decide(fault.kind, fault.status.scope()) == Action::kRetry;
+}
+
+/// Somebody waits for a recovery, and no process is lost.
+Status Cluster::note_broken_link(Course& course) {
+  const int64_t step = course.check->last_step();
+  course.link_faults = step == course.link_fault_step ? course.link_faults + 1 : 1;
+  course.link_fault_step = step;
+  const std::string text = "a link between workers is broken: " + course.suspended_why();
+  if (!course.adopts || course.link_faults > kMostLinkFaults) {
+    return make_status(Code::kDisconnected, text, Scope::kRank);
+  }
+  Fault fault;
+  fault.kind = supervision::FaultKind::kPartition;
+  fault.status = make_status(Code::kDisconnected, text, Scope::kChannel);
+  fault.culprit = text;
+  fault.detected_ms = course.suspended_ms;
+  fault.detected_unix =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() -
+      static_cast<double>(now_ms() - fault.detected_ms) / 1e3;
+  faults_.push_back(std::move(fault));
   return {};
 }
 
@@ -98,8 +131,13 @@ Status Cluster::begin_fence(Course& course, const actors::CoordinatorActor& coor
       fence.ranks.push_back(rank);
     }
   }
-  if (!survives || fence.ranks.empty()) return no_adoption("nobody is left, or nothing is lost");
+  const bool of_links = std::all_of(faults_.begin(), faults_.end(), is_broken_link);
+  if (!survives || (fence.ranks.empty() && !of_links)) {
+    return no_adoption("nobody is left, or nothing is lost");
+  }
   caf::anon_send(coordinator, std::move(fence));
+  p.adopters.clear();
+  strike_at(course, "fence");
   return {};
 }
 
@@ -140,6 +178,7 @@ bool Cluster::find_adopters(Course& course) {
     }
     course.recovery->ranks_moved += static_cast<int64_t>(worker.ranks.size());
     course.in_place.waiting.insert(index);
+    course.in_place.adopters.insert(index);
     load_adopter(course, index, worker);
   }
   return all;
@@ -184,7 +223,11 @@ Status Cluster::recover_in_place(Course& course, const actors::CoordinatorActor&
   if (p.stage == Stage::kNone) {
     const bool waits = course.suspended_generation == course.generation;
     if (!waits || now - course.suspended_ms < kSuspendedMs) return {};
-    return make_status(Code::kDisconnected, "a link between workers is broken", Scope::kRank);
+    // A worker that is not heard may be what is at the other end: it comes back, or is lost.
+    const bool suspects = std::any_of(workers_.begin(), workers_.end(),
+                                      [](const auto& w) { return w.second.suspected_ms > 0; });
+    if (suspects) return {};
+    return note_broken_link(course);
   }
   if (p.stage == Stage::kFence && course.fenced_generation == course.generation) {
     SGA_TRY(on_fenced(course));
@@ -193,6 +236,7 @@ Status Cluster::recover_in_place(Course& course, const actors::CoordinatorActor&
   if (p.stage == Stage::kAdopters) {
     if (find_adopters(course)) {
       enter(Stage::kLoad);
+      strike_at(course, "restore");
     } else if (starting_.empty() || now - p.since_ms > kAdopterMs) {
       return no_adoption("no worker is free");
     }
@@ -200,8 +244,10 @@ Status Cluster::recover_in_place(Course& course, const actors::CoordinatorActor&
   if (p.stage == Stage::kLoad && loading_.empty()) {
     join_adopters(course, coordinator);
     enter(Stage::kJoin);
+    strike_at(course, "resume");
   }
   if (p.stage == Stage::kJoin && course.ready_ms != 0) {
+    strike_at(course, "replay");
     faults_.clear();
     lost_.clear();
     p = {};

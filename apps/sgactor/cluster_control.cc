@@ -2,6 +2,7 @@
 // and what devices report.
 #include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster.h"
+#include "apps/sgactor/cluster_course.h"
 #include "apps/sgactor/fault_injection.h"
 #include "graph/base/log.h"
 #include "supervision/monitor/device_faults.h"
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <fstream>
 #include <sstream>
 
@@ -64,6 +66,14 @@ bool Cluster::take_request(const Work& work) {
     if (!status.ok()) log::warn("{}", status.message());
     return status.ok();
   }
+  if (const auto steps = ProfileRequest::parse(text.str())) {
+    ask_profile(work, *steps);
+    return false;
+  }
+  if (request.is_object() && request.contains("phase")) {
+    arm(text.str());
+    return false;
+  }
   const auto fault = parse_injected(text.str());
   if (!fault.ok()) {
     log::warn("{}: not understood", file);
@@ -79,13 +89,99 @@ void Cluster::inject(const InjectedFault& fault) {
   const auto it = workers_.find(fault.worker);
   if (it == workers_.end()) return log::warn("there is no worker {} to strike", fault.worker);
   const bool of_node = fault.kind == "xid";
+  InjectedFault order = fault;
+  if (fault.to_rank >= 0) {
+    const auto other = std::find_if(workers_.begin(), workers_.end(), [&](const auto& w) {
+      const std::vector<int32_t>& ranks = w.second.ranks;
+      return std::find(ranks.begin(), ranks.end(), fault.to_rank) != ranks.end();
+    });
+    if (other == workers_.end() || other == it) {
+      return log::warn("no link leads from worker {} to rank {}", fault.worker, fault.to_rank);
+    }
+    order.peer = other->second.peer;
+  }
   session_->send(of_node ? it->second.who.hello.node : it->second.peer,
-                 to_wire(kInjectFault, fault));
+                 to_wire(kInjectFault, order));
+}
+
+// --- times, recorded on demand ---
+
+void Cluster::ask_profile(const Work& work, int64_t steps) {
+  std::set<int32_t> asked;
+  for (const auto& [index, worker] : workers_) {
+    if (worker.ranks.empty()) continue;
+    asked.insert(index);
+    session_->send(worker.peer, wire::Opaque{kTakeTimes, std::to_string(steps)});
+  }
+  log::info("{} workers record the times of {} steps, as asked", asked.size(), steps);
+  profile_.begin(std::move(asked));
+  profiled_work_ = &work;
+}
+
+void Cluster::on_profiled(wire::PeerId from, const std::string& payload) {
+  auto answer = parse_answer(payload);
+  const auto it = std::find_if(workers_.begin(), workers_.end(),
+                               [&](const auto& w) { return w.second.peer == from; });
+  if (!answer.ok() || it == workers_.end() || profiled_work_ == nullptr) return;
+  if (!profile_.answer(it->first, std::move(*answer))) return;
+  const RunDirectory run{profiled_work_->run_directory};
+  const Status written = profile_.write(*profiled_work_->plan, run);
+  if (!written.ok()) return log::warn("profile: {}", written.message());
+  log::info("measured times are in {}", run.profile());
+}
+
+/// {"inject": "kill_coordinator" or "kill_worker", "phase": …} strikes later: see strike_at().
+void Cluster::arm(const std::string& text) {
+  const auto request = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto fault = parse_injected(text);
+  if (!fault.ok() || !request["phase"].is_string() || !takes_injections()) {
+    return log::warn("a fault of a phase is not understood, or not taken");
+  }
+  Armed armed;
+  armed.phase = request["phase"].get<std::string>();
+  armed.of_coordinator = fault->kind == "kill_coordinator";
+  armed.worker = fault->worker;
+  armed.spare = request.value("spare", false);
+  const bool journalled = armed.phase == "journalled";
+  if (journalled && armed.of_coordinator) {
+    strikes_journalled_ = true;
+  } else {
+    armed_.push_back(std::move(armed));
+  }
+}
+
+/// A recovery enters a phase: "fence" (the fence is asked for), "restore" (who takes over loads),
+/// "resume" (all are told where all are), "replay" (the open step goes on).
+void Cluster::strike_at(const Course& course, std::string_view phase) {
+  for (auto it = armed_.begin(); it != armed_.end();) {
+    if (it->phase != phase) {
+      ++it;
+      continue;
+    }
+    const Armed armed = *it;
+    it = armed_.erase(it);
+    if (armed.of_coordinator) ::kill(::getpid(), SIGKILL);
+    auto victim = workers_.find(armed.worker);
+    if (armed.spare) {
+      victim = std::find_if(workers_.begin(), workers_.end(), [&](const auto& w) {
+        return course.in_place.adopters.contains(w.first) ||
+               (course.in_place.adopters.empty() && w.second.ranks.empty());
+      });
+    }
+    if (victim == workers_.end()) {
+      log::warn("there is nobody to strike in phase {}", phase);
+    } else {
+      session_->send(victim->second.who.hello.node, wire::EndWorker{victim->first, false});
+    }
+  }
 }
 
 // --- devices ---
 
-void Cluster::on_opaque(const wire::Opaque& message) {
+void Cluster::on_opaque(wire::PeerId from, const wire::Opaque& message) {
+  if (message.kind == kRankViews) return on_views(from, message.payload);
+  if (message.kind == kProfiled) return on_profiled(from, message.payload);
+  if (message.kind == kStanding) return on_standing(from, message.payload);
   if (message.kind != kDeviceFault) return;
   const auto told = parse_injected(message.payload);
   if (told.ok()) on_device_fault({told->worker, static_cast<int32_t>(told->value)});
@@ -114,6 +210,25 @@ void Cluster::on_device_fault(const supervision::DeviceFault& device) {
   fault.status = make_status(Code::kDeviceFault, text, Scope::kDevice);
   fault.index = device.worker;
   fault.culprit = text;
+  fault.detected_ms = now_ms();
+  fault.detected_unix = unix_seconds();
+  faults_.push_back(std::move(fault));
+}
+
+/// The step is not committed and what came of it is worth nothing: all begin again behind the step
+/// before, without the device that lied.
+void Cluster::on_wrong_bits(const Course& course, int32_t rank, const Status& why) {
+  const int32_t index = course.hosts[static_cast<size_t>(rank)];
+  const auto it = workers_.find(index);
+  log::warn("{}", why.message());
+  Fault fault;
+  fault.kind = supervision::FaultKind::kWrongBits;
+  fault.status = why;
+  fault.index = it == workers_.end() ? -1 : index;
+  fault.culprit =
+      it == workers_.end() ? why.message() : it->second.who.name() + ": " + why.message();
+  if (it != workers_.end()) closed_places_.insert(it->second.place);
+  if (lost_.empty()) lost_ = fault.culprit;
   fault.detected_ms = now_ms();
   fault.detected_unix = unix_seconds();
   faults_.push_back(std::move(fault));

@@ -3,6 +3,7 @@
 #include "actors/runtime/journal.h"
 #include "actors/runtime/run_shared.h"
 #include "actors/runtime/services.h"
+#include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster.h"
 #include "apps/sgactor/recovery_log.h"
 #include "apps/sgactor/replay_check.h"
@@ -10,9 +11,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sgactor::apps {
@@ -47,6 +50,8 @@ struct Cluster::Course {
   int64_t recovery_ms = 0;           // when what it answers was detected
   int32_t recovery_index = -1;       // of the worker that was lost
   int64_t replayed_before = 0;
+  int64_t progress_step = -1;  // the newest that was seen
+  int64_t progress_ms = 0;     // when; 0: not to be measured from
   std::vector<int32_t> hosts;  // index of the worker that hosts each rank
   std::string last_failure;
   int64_t last_failure_step = -1;
@@ -56,18 +61,52 @@ struct Cluster::Course {
   // --- recovery in place: cluster_adopt.cc ---
   struct InPlace {
     AdoptionStage stage = AdoptionStage::kNone;
-    int64_t since_ms = 0;       // when the stage began
-    size_t num_faults = 0;      // of faults_, that it answers
-    std::set<int32_t> waiting;  // adopters that have no routes yet, by index
-    ReplayCheck::Point point;   // what they load
+    int64_t since_ms = 0;        // when the stage began
+    size_t num_faults = 0;       // of faults_, that it answers
+    std::set<int32_t> waiting;   // adopters that have no routes yet, by index
+    ReplayCheck::Point point;    // what they load
+    std::set<int32_t> adopters;  // of the recovery under way, by index
   };
   InPlace in_place;
   bool adopts = false;  // survivors may keep what they have
+
+  // --- taken over: cluster_takeover.cc ---
+  bool taking_over = false;                     // the first attempt
+  std::optional<actors::TakenOver> taken_over;  // by the attempt under way
+  std::vector<int64_t> incarnations;            // of its ranks
+  int64_t begun = 0;                            // newest step that a survivor has begun
   // What the coordinator has said, with the generation that it is about.
   std::atomic<int64_t> fenced_generation{0};
   std::atomic<int64_t> fenced_committed{-1};
   std::atomic<int64_t> suspended_generation{0};
   std::atomic<int64_t> suspended_ms{0};
+  void note_suspended(const std::string& why) {
+    const std::lock_guard lock(mutex);
+    why_suspended = why;
+    suspended_ms = now_ms();
+  }
+  [[nodiscard]] std::string suspended_why() {
+    const std::lock_guard lock(mutex);
+    return why_suspended;
+  }
+  /// A rank whose bits were wrong, as the coordinator has found.
+  struct WrongBits {
+    int32_t rank = -1;
+    Status why;
+  };
+  void note_wrong_bits(int32_t rank, const Status& why) {
+    const std::lock_guard lock(mutex);
+    wrong_bits = WrongBits{rank, why};
+  }
+  [[nodiscard]] std::optional<WrongBits> take_wrong_bits() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(wrong_bits, std::nullopt);
+  }
+  std::mutex mutex;
+  std::string why_suspended;            // under the lock
+  std::optional<WrongBits> wrong_bits;  // under the lock
+  int64_t link_faults = 0;              // that have been repaired in place behind step:
+  int64_t link_fault_step = -1;
 
   [[nodiscard]] int64_t last_step() const { return work->spec.last_step; }
 };

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -54,6 +55,7 @@ Status Cluster::start_course(const Work& work, Course& course) {
   course.work = &work;
   course.storage = actors::create_thread_service("sga-storage");
   course.journal_service = actors::create_thread_service("sga-journal");
+  SGA_TRY(cut_unfinished_line(work.spec.journal_file));
   SGA_ASSIGN(course.journal, actors::open_journal(work.spec.journal_file));
   course.shared = std::make_shared<actors::RunShared>();
   const RunDirectory run{work.run_directory};
@@ -61,7 +63,13 @@ Status Cluster::start_course(const Work& work, Course& course) {
   if (setup_.recovers && setup_.mirror_interval > 0) {
     // Memory of this host serves workers of this host; others share the run directory.
     if (on_this_host_) {
-      SGA_ASSIGN(memory_, MirrorDirectory::create());
+      if (setup_.left && !setup_.left->facts.mirror.empty()) {
+        auto again = MirrorDirectory::adopt(setup_.left->facts.mirror);
+        if (again.ok()) memory_ = std::move(*again);
+      }
+      if (!memory_) {
+        SGA_ASSIGN(memory_, MirrorDirectory::create());
+      }
       course.mirror_root = memory_->path();
     } else {
       course.mirror_root = shared_mirror_ = run.path + "/mirror";
@@ -71,6 +79,10 @@ Status Cluster::start_course(const Work& work, Course& course) {
   course.adopts = !course.mirror_root.empty() && !work.spec.behaviours;
   course.check = std::make_unique<ReplayCheck>(work.observer, course.from, course.mirror_root,
                                                work.spec.validation_interval, work.plan);
+  course.taking_over = setup_.left.has_value();
+  if (course.taking_over) {
+    course.check->recall(work.recorded.steps, work.recorded.validated, left_points(course));
+  }
   wire::LoadPlan& message = course.message;
   message.job_hash = job_hash_;
   message.job = setup_.job;
@@ -82,6 +94,8 @@ Status Cluster::start_course(const Work& work, Course& course) {
   message.run_directory = work.run_directory;
   message.secret = secret_;
   message.mirror_root = course.mirror_root;
+  SGA_TRY(keep_left(work, work.plan->schema_hash));
+  if (course.taking_over) settle_returned();
   if (setup_.recovers) {
     for (auto& [id, node] : nodes_) {
       const auto room = static_cast<int64_t>(node.who.hello.devices.size());
@@ -161,7 +175,7 @@ wire::Routes Cluster::routes() const {
   wire::Routes out;
   for (const auto& [index, worker] : workers_) {
     if (worker.ranks.empty()) continue;  // a spare: a later generation may route to it
-    out.routes.push_back({worker.peer, worker.address, worker.ranks});
+    out.routes.push_back({data_peer(index), worker.address, worker.ranks});
   }
   return out;
 }
@@ -199,12 +213,36 @@ void Cluster::watch(Course& course, const std::atomic<bool>& stop) {
   if (setup_.recovers && take_request(*course.work)) write_state(course);
   if (caught_up && settled && should_deal_again()) course.pause = true;
   check_silence();
+  if (const auto wrong = course.take_wrong_bits()) on_wrong_bits(course, wrong->rank, wrong->why);
+  check_progress(course);
+  settle_hang(course);
   note_progress(course);
 }
 
-Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bool>& stop) {
+/// Gives all ranks a worker that holds their state.
+Status Cluster::prepare(Course& course, const std::atomic<bool>& stop) {
+  course.taken_over.reset();
+  if (std::exchange(course.taking_over, false)) {
+    const Status taken = take_over(course, stop);
+    if (taken.ok()) return {};
+    log::info("the run goes on from a copy of its state: {}", taken.message());
+    course.taken_over.reset();
+    course.from = course.check->newest(course.last_step());
+    course.recovery->from_step = course.from.redo_to;
+    course.in_place = {};
+    faults_.clear();
+    for (auto& [index, worker] : workers_) worker.ranks.clear();
+  }
   SGA_TRY(load(course, stop));
   if (!faults_.empty()) return faults_.front().status;
+  // What a coordinator after this one reads must not be older than what workers have heard.
+  if (course.generation == 1 && course.from.redo_to == 0) return {};
+  const std::vector<int64_t> lives(course.work->plan->ranks.size(), course.generation);
+  return journal_standing(course, {course.from.redo_to, course.generation, lives});
+}
+
+/// What the coordinator's actor is told of the attempt, but its workers.
+Result<std::shared_ptr<actors::CoordinatorHost>> Cluster::make_host(Course& course) {
   actors::TrainingInputs inputs;
   inputs.plan = course.work->plan;
   inputs.validation_plan = course.work->validation_plan;
@@ -218,6 +256,11 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
                                                               course.journal, course.shared));
   host->generation = course.generation;
   host->policy.checkpointed = course.check->on_disk();
+  if (course.taken_over) {
+    host->taken_over = course.taken_over;
+    host->incarnations = course.incarnations;
+    host->trace_steps = 0;
+  }
   if (!course.mirror_root.empty()) {
     host->policy.mirror_interval = setup_.mirror_interval;
     host->mirror = {course.mirror_root, kKeepMirrors, {}};
@@ -227,7 +270,22 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
     course.ready_ms = now_ms();
     session->post();
   };
+  host->on_wrong_bits = [&course, session = session_.get()](int32_t rank, const Status& why) {
+    course.note_wrong_bits(rank, why);
+    session->post();
+  };
   if (course.adopts) listen_to_fences(course, *host);
+  if (takes_injections()) {
+    host->on_journalled = [this](int64_t /*step*/, int64_t /*fence*/) {
+      if (strikes_journalled_) ::kill(::getpid(), SIGKILL);
+    };
+  }
+  return host;
+}
+
+Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bool>& stop) {
+  SGA_TRY(prepare(course, stop));
+  SGA_ASSIGN(const auto host, make_host(course));
   wire::Routes routes = this->routes();
   routes.generation = course.generation;
   for (const auto& [index, worker] : workers_) {
@@ -239,7 +297,9 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
     promise->set_value(outcome);
     session->post();
   };
-  course.check->begin_attempt(course.from.redo_to, course.check->last_step());
+  if (!course.taken_over) {
+    course.check->begin_attempt(course.from.redo_to, course.check->last_step());
+  }
   const actors::CoordinatorActor coordinator = actors::spawn_coordinator(session_->system(), host);
   bool told = false;
   while (future.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
@@ -260,6 +320,7 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
   }
   actors::RunOutcome outcome = future.get();
   host->workers.clear();
+  finish_hang(course);
   course.in_place = {};
   note_progress(course);
   course.step_seconds += outcome.step_seconds;
@@ -276,9 +337,12 @@ void Cluster::check_silence() {
   for (auto& [index, worker] : workers_) {
     // What this process slept through it cannot have heard.
     if (gap > 2 * kStepMs) worker.heard_ms = std::min(now, worker.heard_ms + gap);
-    if (!setup_.recovers || worker.ranks.empty()) continue;
+    if (worker.ranks.empty()) continue;
     const int64_t silent = now - worker.heard_ms;
-    if (silent < kSuspectMs || now - worker.suspected_ms < 100) continue;
+    // Where the run would end with it a worker is not given up before it must be.
+    if (silent < (setup_.recovers ? kSuspectMs : kSilentMs)) continue;
+    if (now - worker.suspected_ms < 100) continue;
+    ask_views();
     if (worker.suspected_ms == 0) {
       log::debug("{} has not been heard for {} ms", worker.who.name(), silent);
     }
@@ -463,6 +527,7 @@ void Cluster::write_recovery(Course& course) {
 void Cluster::write_state(const Course& course) const {
   nlohmann::ordered_json out;
   out["generation"] = course.generation;
+  out["coordinator"] = ::getpid();
   out["num_ranks"] = course.work->plan->ranks.size();
   out["committed"] = course.check->last_step();
   out["workers"] = nlohmann::ordered_json::array();

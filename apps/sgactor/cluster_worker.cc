@@ -3,13 +3,17 @@
 
 #include "actors/runtime/remote_session.h"
 #include "actors/runtime/services.h"
+#include "actors/runtime/standing_proxy.h"
 #include "actors/runtime/worker_assembly.h"
 #include "apps/sgactor/cluster_ranks.h"
+#include "apps/sgactor/cluster_standing.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/data_plane.h"
 #include "apps/sgactor/device.h"
 #include "apps/sgactor/fault_injection.h"
+#include "apps/sgactor/hang_views.h"
 #include "apps/sgactor/model_source.h"
+#include "apps/sgactor/profile_request.h"
 #include "apps/sgactor/start.h"
 #include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_spec.h"
@@ -24,6 +28,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -38,6 +43,7 @@ using Kind = actors::SessionEvent::Kind;
 
 constexpr int64_t kJoinMs = 20'000;
 constexpr int64_t kWaitMs = 1000;
+constexpr int64_t kRecordingWaitMs = 50;  // between looks whether the steps of a profile are over
 constexpr int64_t kAbandonMs = 5000;
 constexpr std::chrono::milliseconds kHeartbeat{100};
 
@@ -67,10 +73,16 @@ struct WorkerServices {
   }
 };
 
-/// Tells the coordinator that this process runs, whatever its other threads are at.
+/// Tells the coordinator that this process runs, whatever its other threads are at, and how many
+/// messages its actors have handled.
 class Pulse {
  public:
   explicit Pulse(actors::RemoteSession& session) : thread_([this, &session] { beat(session); }) {}
+  /// Whose messages count from now on.
+  void follow(std::shared_ptr<actors::RunShared> shared) {
+    const std::lock_guard lock(mutex_);
+    shared_ = std::move(shared);
+  }
   ~Pulse() {
     {
       const std::lock_guard lock(mutex_);
@@ -86,15 +98,26 @@ class Pulse {
   void beat(actors::RemoteSession& session) {
     std::unique_lock lock(mutex_);
     for (int64_t n = 1; !over_; ++n) {
-      session.send(wire::kCoordinatorPeer, wire::Heartbeat{n});
+      const int64_t progress = shared_ ? shared_->num_messages() : 0;
+      session.send(wire::kCoordinatorPeer, wire::Heartbeat{n, progress});
       changed_.wait_for(lock, kHeartbeat, [this] { return over_; });
     }
   }
   std::mutex mutex_;
   std::condition_variable changed_;
   bool over_ = false;
+  std::shared_ptr<actors::RunShared> shared_;
   std::thread thread_;
 };
+
+/// Whoever waits for the members of older routes need not wait any longer.
+bool supersedes_routes(const actors::SessionEvent& event) {
+  if (event.kind == Kind::kLeft) return true;
+  return event.kind == Kind::kMessage &&
+         (std::holds_alternative<wire::Routes>(event.envelope.body) ||
+          std::holds_alternative<wire::LoadPlan>(event.envelope.body) ||
+          std::holds_alternative<wire::Shutdown>(event.envelope.body));
+}
 
 /// What a worker holds once its plan is loaded. Destroyed in reverse order.
 class Work {
@@ -109,8 +132,17 @@ class Work {
     const int32_t threads = std::max(2, std::min(out->backend_->info().num_threads, 8));
     SGA_ASSIGN(out->job_, load_plan(message, threads, *line.strategies));
     out->ranks_ = message.ranks;
+    out->run_directory_ = message.run_directory;
+    out->first_step_ = message.first_step;
     const bool alone = message.ranks.size() == out->job_->plan.ranks.size();
-    SGA_ASSIGN(out->plane_, DataPlane::create(self, message.secret, options.bind, alone));
+    DataPlaneOptions plane;
+    plane.bind = options.bind;
+    plane.alone = alone;
+    plane.check_frames = frame_check_of(out->job_->job.resilience.check_frames);
+    if (takes_injections()) {
+      plane.faults = out->link_faults_ = std::make_shared<transport::LinkFaults>();
+    }
+    SGA_ASSIGN(out->plane_, DataPlane::create(self, message.secret, plane));
     out->services_ = std::make_unique<WorkerServices>(out->backend_->host_visible());
     actors::TrainingInputs inputs;
     inputs.plan = &out->job_->plan;
@@ -132,9 +164,11 @@ class Work {
   }
   Status run(const wire::Routes& routes, actors::RemoteSession& session) {
     if (ranks_.empty()) return {};
-    SGA_TRY(plane_->connect(routes));
+    // A peer that has died is waited for no longer than until somebody says who follows it.
+    SGA_TRY(plane_->connect(routes, [&session] { return session.holds(supersedes_routes); }));
     const std::shared_ptr<actors::WorkerHost>& host = assembly_->host();
     host->generation = routes.generation;
+    voice_->speak();
     if (proxy_) {
       const std::lock_guard lock(actor_->mutex);
       if (actor_->worker) caf::anon_send(actor_->worker, actors::Rejoined{routes.generation});
@@ -142,7 +176,7 @@ class Work {
     }
     // A life of a rank is named by the generation in which it began.
     for (actors::RankHost& rank : host->ranks) rank.incarnation = routes.generation;
-    proxy_ = actors::spawn_coordinator_proxy(
+    proxy_ = actors::spawn_standing_proxy(
         session.system(), session.gateway(),
         [host, actor = actor_](caf::local_actor* parent,
                                const actors::CoordinatorActor& coordinator) {
@@ -151,13 +185,61 @@ class Work {
           actor->worker = actors::spawn_worker(parent, host, coordinator);
           return actor->worker;
         },
-        ranks_.front());
+        ranks_.front(), voice_);
     return {};
+  }
+  /// The coordinator is gone: nothing is said until another one has named its routes.
+  void hush() { voice_->hush(); }
+  /// Another coordinator has taken this process.
+  void bind_again(actors::RemoteSession& session) {
+    const std::lock_guard lock(actor_->mutex);
+    if (!actor_->worker) return;  // it binds itself
+    caf::anon_send(session.gateway(), actors::BindCoordinator{actor_->worker, proxy_});
+  }
+  void describe(Standing& out) const {
+    out.runs = is_running();
+    out.loaded_step = first_step_ - 1;
+    out.begun = assembly_->host()->begun;
+    out.address = plane_->address();
+    out.failed = !voice_->failure().ok();
+    for (const actors::RankHost& rank : assembly_->host()->ranks) {
+      out.ranks.push_back(rank.rank);
+      out.incarnations.push_back(rank.incarnation);
+    }
   }
   /// Survivors have told what they wait for: whether that is a fault others decide.
   [[nodiscard]] bool is_running() const { return static_cast<bool>(proxy_); }
+  [[nodiscard]] const std::shared_ptr<actors::RunShared>& shared() const {
+    return assembly_->host()->shared;
+  }
+  /// Records the next steps for a profile.
+  void record_steps(int64_t steps) {
+    if (ranks_.empty()) return;
+    assembly_->shared().tracer.record_steps(steps);
+    records_ = true;
+  }
+  [[nodiscard]] bool records() const { return records_; }
+  /// Tells the coordinator once the steps are recorded.
+  void finish_recording(actors::RemoteSession& session) {
+    if (!records_) return;
+    const std::string file =
+        fmt::format("{}/trace/profile_rank{}.json.gz", run_directory_, ranks_.front());
+    const auto answer = apps::finish_recording(assembly_->shared().tracer, ranks_.front(), false,
+                                               file, backend_->info());
+    if (!answer) return;
+    records_ = false;
+    session.send(wire::kCoordinatorPeer, wire::Opaque{kProfiled, encode_answer(*answer)});
+  }
+  [[nodiscard]] std::string views() const { return encode_views(rank_views(*assembly_)); }
   Status inject(const InjectedFault& fault) {
-    return apps::inject(fault, assembly_->shared(), *files_);
+    if (fault.kind == "bit_flip") {
+      // Of one rank: what several ranks had wrong no comparison would tell apart.
+      for (auto& lane : assembly_->ranks().front().training.context->lanes->lanes) {
+        if (lane.channel) lane.channel->flip_bit();
+      }
+      return {};
+    }
+    return apps::inject(fault, assembly_->shared(), *files_, *link_faults_);
   }
   /// Ends an attempt, wherever it is. False if its actors do not end: the process is lost then.
   bool abandon(actors::RemoteSession& session) {
@@ -203,8 +285,13 @@ class Work {
   std::unique_ptr<WorkerServices> services_;
   std::unique_ptr<actors::WorkerAssembly> assembly_;
   std::vector<int32_t> ranks_;
+  int64_t first_step_ = 1;
+  std::shared_ptr<actors::Voice> voice_ = std::make_shared<actors::Voice>();
   std::shared_ptr<FaultyFiles> files_ = std::make_shared<FaultyFiles>();
+  std::shared_ptr<transport::LinkFaults> link_faults_;  // null: no fault is injected
   actors::CoordinatorActor proxy_;
+  std::string run_directory_;
+  bool records_ = false;  // a profile that the coordinator waits for
 };
 
 /// The process ends at once: whatever it was doing is worth nothing any more, and waiting for a
@@ -222,17 +309,38 @@ int32_t first_rank(const wire::Routes& routes, wire::PeerId self) {
   return 0;
 }
 
+/// Waits for whoever takes the run over, with all that `work` holds. False: nobody came.
+bool stand_by(actors::RemoteSession& session, WorkerOptions& options, const Terms& terms,
+              Work* work) {
+  if (terms.orphan_ms <= 0) return false;
+  if (work != nullptr) work->hush();
+  if (!join_again(session, options.join, options.token, terms.orphan_ms, {})) return false;
+  if (work != nullptr) work->bind_again(session);
+  Standing standing;
+  standing.worker = static_cast<int32_t>(options.index);
+  standing.node_pid = ::getppid();
+  if (work != nullptr) work->describe(standing);
+  session.send(wire::kCoordinatorPeer, to_wire(standing));
+  return true;
+}
+
 /// From the welcome to the shutdown.
-int serve(actors::RemoteSession& session, const WorkerOptions& options, const CommandLine& line) {
+int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
+          const CommandLine& line) {
   std::unique_ptr<Work> work;
+  Terms terms;
+  const wire::PeerId self = data_peer(static_cast<int32_t>(options.index));
   const auto executions = std::make_shared<actors::ExecutionLedger>();
   while (true) {
-    const std::optional<actors::SessionEvent> event = session.next(kWaitMs);
+    if (work) work->finish_recording(session);
+    const std::optional<actors::SessionEvent> event =
+        session.next(work && work->records() ? kRecordingWaitMs : kWaitMs);
     if (!event) continue;
-    if (event->kind == Kind::kLeft) quit_now(options, event->status);
+    if (event->kind == Kind::kLeft && !stand_by(session, options, terms, work.get())) {
+      quit_now(options, event->status);
+    }
     if (event->kind != Kind::kMessage) continue;
     const wire::Body& body = event->envelope.body;
-    const wire::PeerId self = event->envelope.receiver;
     if (const auto* load = std::get_if<wire::LoadPlan>(&body)) {
       if (work && !work->abandon(session)) {
         quit_now(options, internal_error("the actors of the attempt before did not end"));
@@ -241,16 +349,29 @@ int serve(actors::RemoteSession& session, const WorkerOptions& options, const Co
       auto made = Work::create(*load, options, line, self, executions);
       if (made.ok()) {
         work = std::move(*made);
+        pulse.follow(work->shared());
         session.send(event->peer.id, work->loaded(load->worker), event->envelope.request);
       } else {
         session.send(event->peer.id, wire::Failed{made.status()}, event->envelope.request);
       }
     } else if (const auto* routes = std::get_if<wire::Routes>(&body); routes && work) {
       const bool rejoins = work->is_running();
-      if (const Status s = work->run(*routes, session); !s.ok()) {
+      const Status s = work->run(*routes, session);
+      if (!s.ok() && s.code() != Code::kCancelled) {
         // A survivor has lost nothing: another peer may have gone meanwhile.
         session.send(event->peer.id, actors::FaultReport{first_rank(*routes, self), s, rejoins});
       }
+    } else if (const auto* told = std::get_if<wire::Opaque>(&body); told && told->kind == kTerms) {
+      if (const auto given = parse_terms(told->payload); given.ok()) terms = *given;
+    } else if (const auto* times = std::get_if<wire::Opaque>(&body);
+               times && times->kind == kTakeTimes && work) {
+      int64_t steps = 0;
+      const char* end = times->payload.data() + times->payload.size();
+      if (std::from_chars(times->payload.data(), end, steps).ptr == end && steps > 0)
+        work->record_steps(std::min(steps, kMostProfileSteps));
+    } else if (const auto* asked = std::get_if<wire::Opaque>(&body);
+               asked && asked->kind == kAskViews) {
+      session.send(event->peer.id, wire::Opaque{kRankViews, work ? work->views() : "[]"});
     } else if (const auto* opaque = std::get_if<wire::Opaque>(&body);
                opaque && opaque->kind == kInjectFault && work && takes_injections()) {
       const auto fault = parse_injected(opaque->payload);
@@ -281,8 +402,8 @@ Result<int> worker(const CommandLine& line, WorkerOptions options) {
       options.join.empty() ? token.addresses : std::vector<std::string>{options.join};
   SGA_ASSIGN(const actors::Peer coordinator, session->join(addresses, kJoinMs));
   if (options.bind.empty()) options.bind = local_address_towards(coordinator.address);
-  const Pulse pulse(*session);
-  return serve(*session, options, line);
+  Pulse pulse(*session);
+  return serve(*session, pulse, options, line);
 }
 
 }  // namespace

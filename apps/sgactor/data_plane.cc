@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <limits>
@@ -23,6 +24,8 @@ namespace sgactor::apps {
 namespace {
 
 constexpr int64_t kLocalConnectNs = 3'000'000'000;
+constexpr int64_t kBeatNs = 100'000'000;
+constexpr std::chrono::milliseconds kLookAgain{5};
 
 /// Errors: kInvalidArgument: no network device has this numeric address.
 Status check_own_address(const std::string& address) {
@@ -46,9 +49,12 @@ Status check_own_address(const std::string& address) {
 
 class Plane final : public DataPlane {
  public:
-  Status init(actors::wire::PeerId self, const std::string& secret, const std::string& bind,
-              bool alone) {
+  Status init(actors::wire::PeerId self, const std::string& secret, const DataPlaneOptions& plane) {
+    const std::string& bind = plane.bind;
     transport::FabricOptions options;
+    options.messages.check_frames = plane.check_frames;
+    options.beat_ns = kBeatNs;
+    options.faults.live = plane.faults;
     if (secret.size() != options.secret.size()) {
       return corruption("the secret of the data plane has another size");
     }
@@ -56,7 +62,7 @@ class Plane final : public DataPlane {
     options.keyed_hash = &hmac_;
     // A peer that dies at this moment must not hold the others long.
     if (bind.empty()) options.connect_timeout_ns = kLocalConnectNs;
-    if (alone) {
+    if (plane.alone) {
       SGA_ASSIGN(fabric_, transport::InprocFabric::create(
                               std::make_shared<transport::InprocNetwork>(), self, options));
     } else {
@@ -75,7 +81,8 @@ class Plane final : public DataPlane {
   std::string address() const override { return fabric_->address(); }
   transport::Collectives& collectives() override { return *collectives_; }
 
-  Status connect(const actors::wire::Routes& routes) override {
+  Status connect(const actors::wire::Routes& routes,
+                 const std::function<bool()>& give_up) override {
     std::vector<std::pair<actors::wire::PeerId, std::future<Status>>> waiting;
     std::set<actors::wire::PeerId> others;
     for (const actors::wire::Route& route : routes.routes) {
@@ -94,6 +101,9 @@ class Plane final : public DataPlane {
                        [promise](const Status& status) { promise->set_value(status); });
     }
     for (auto& [peer, future] : waiting) {
+      while (future.wait_for(kLookAgain) != std::future_status::ready) {
+        if (give_up && give_up()) return make_status(Code::kCancelled, "given up");
+      }
       SGA_TRY(future.get().with_context(fmt::format("data plane, peer {}", peer)));
     }
     transport::RouteTable table;
@@ -141,11 +151,16 @@ std::string local_address_towards(const std::string& host_port) {
   return address.starts_with("127.") || address == "::1" ? "" : address;
 }
 
+transport::FrameCheck frame_check_of(const std::string& name) {
+  if (name == "off") return transport::FrameCheck::kOff;
+  return name == "on" ? transport::FrameCheck::kAll : transport::FrameCheck::kWires;
+}
+
 Result<std::unique_ptr<DataPlane>> DataPlane::create(actors::wire::PeerId self,
                                                      const std::string& secret,
-                                                     const std::string& bind, bool alone) {
+                                                     const DataPlaneOptions& options) {
   auto out = std::make_unique<Plane>();
-  SGA_TRY(out->init(self, secret, bind, alone));
+  SGA_TRY(out->init(self, secret, options));
   return std::unique_ptr<DataPlane>(std::move(out));
 }
 

@@ -146,8 +146,17 @@ constexpr JobKey kKeys[] = {
      "steps between copies of the state in memory"},
     {"resilience", "max_faults", SGA_FIELD(resilience.max_faults), range(0, 1000000),
      "faults a minute that a run recovers from; more end it"},
-    {"resilience", "orphan_timeout", SGA_FIELD(resilience.orphan_timeout), above(0),
-     "seconds that a worker waits for a lost coordinator"},
+    {"resilience", "orphan_timeout", SGA_FIELD(resilience.orphan_timeout), at_least(0),
+     "seconds that workers wait for another coordinator when theirs has died; 0: not"},
+    {"resilience", "progress_factor", SGA_FIELD(resilience.progress_factor), at_least(0),
+     "a run in which nothing happens for that many steps' time hangs; 0: never"},
+    {"resilience", "progress_floor", SGA_FIELD(resilience.progress_floor), above(0),
+     "seconds; a shorter standstill is no hang"},
+    {"resilience", "check_frames", SGA_FIELD(resilience.check_frames), one_of("auto|on|off"),
+     "checksums on what travels between workers; auto: where it leaves the host's memory"},
+    {"resilience", "verify_interval", SGA_FIELD(resilience.verify_interval), at_least(0),
+     "steps; the gradients of every such step are executed again by another rank and compared; "
+     "0: never"},
     {"resilience", "allow_inexact", SGA_FIELD(resilience.allow_inexact), any(),
      "a worker with other arithmetic may take over a rank"},
     {"checkpoint", "interval", SGA_FIELD(checkpoint.interval), at_least(0),
@@ -163,6 +172,9 @@ constexpr JobKey kKeys[] = {
     {"compile", "f8_layout", SGA_FIELD(compile.f8_layout), one_of("auto|any|inner_last"),
      "of 8-bit operands; \"inner_last\": the dim that is summed over last, as cuda wants it; "
      "\"auto\": as the device wants it"},
+    {"compile", "f8_head", SGA_FIELD(compile.f8_head), one_of("auto|true|false"),
+     "with training.dtype = \"fp8\": the head and its gradients read 8-bit operands too; "
+     "\"auto\": they do where the head is fused"},
     {"compile", "bucket_size", SGA_FIELD(compile.bucket_size), any(),
      "of gradients and parameters that travel together over data-parallel ranks: \"segment\", "
      "bytes as \"25 MiB\", or \"auto\": by predicted times; the bits stay the same"},
@@ -172,9 +184,6 @@ constexpr JobKey kKeys[] = {
      "steps between progress lines; metrics.jsonl has every step"},
     {"log", "trace_steps", SGA_FIELD(log.trace_steps), range(0, 10000),
      "write a Chrome trace of this many first steps; 0: none"},
-    {"compile", "f8_head", SGA_FIELD(compile.f8_head), one_of("auto|true|false"),
-     "with training.dtype = \"fp8\": the head and its gradients read 8-bit operands too; "
-     "\"auto\": they do where the head is fused"},
     {"log", "level", SGA_FIELD(log.level), one_of("trace|debug|info|warn|error|off"),
      "of messages on standard error"},
     {"log", "sample_prompt", SGA_FIELD(log.sample_prompt), any(),

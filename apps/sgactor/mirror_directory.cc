@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 namespace sgactor::apps {
@@ -18,20 +19,30 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "sgactor-";
 constexpr int kMostTries = 64;
 
-/// An open directory that this process alone holds; -1 if another does.
-int hold(const std::string& path) {
+/// An open directory under a lock: LOCK_EX if nobody else has one, LOCK_SH beside others; -1: not
+/// to be had.
+int hold(const std::string& path, int lock) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return -1;
   struct stat held {};
   struct stat named {};
   // The name may have gone, or gone to another, between open and lock.
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd, &held) == 0 &&
+  if (::flock(fd, lock | LOCK_NB) == 0 && ::fstat(fd, &held) == 0 &&
       ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
       held.st_uid == ::geteuid()) {
     return fd;
   }
   ::close(fd);
   return -1;
+}
+
+bool remove_if_free(const std::string& path) {
+  const int fd = hold(path, LOCK_EX);
+  if (fd < 0) return false;
+  std::error_code error;
+  fs::remove_all(path, error);
+  ::close(fd);
+  return !error;
 }
 
 }  // namespace
@@ -44,11 +55,7 @@ int remove_stale_mirrors(const std::string& root) {
   }
   int removed = 0;
   for (const std::string& path : found) {
-    const int fd = hold(path);
-    if (fd < 0) continue;
-    fs::remove_all(path, error);
-    if (!error) ++removed;
-    ::close(fd);
+    if (remove_if_free(path)) ++removed;
   }
   return removed;
 }
@@ -65,7 +72,7 @@ Result<std::unique_ptr<MirrorDirectory>> MirrorDirectory::create(const std::stri
       continue;
     }
     // Another process that starts now may have taken it for one left behind: the next name then.
-    out->fd_ = hold(path);
+    out->fd_ = hold(path, LOCK_SH);
     if (out->fd_ < 0) continue;
     out->path_ = path;
     return out;
@@ -73,6 +80,28 @@ Result<std::unique_ptr<MirrorDirectory>> MirrorDirectory::create(const std::stri
   return unsupported(
       fmt::format("{}: cannot make a directory for mirrors: {}", root, std::strerror(error)));
 }
+
+Result<std::unique_ptr<MirrorDirectory>> MirrorDirectory::adopt(const std::string& path) {
+  std::unique_ptr<MirrorDirectory> out(new MirrorDirectory);
+  out->fd_ = hold(path, LOCK_SH);
+  if (out->fd_ < 0) return unsupported(path + ": is not there any more");
+  out->path_ = path;
+  return out;
+}
+
+void MirrorHold::take(const std::string& path) {
+  release();
+  path_ = path;
+  fd_ = hold(path, LOCK_SH);
+}
+
+void MirrorHold::release() {
+  if (fd_ < 0) return;
+  ::close(std::exchange(fd_, -1));
+  remove_if_free(path_);
+}
+
+MirrorHold::~MirrorHold() { release(); }
 
 MirrorDirectory::~MirrorDirectory() {
   if (fd_ < 0) return;

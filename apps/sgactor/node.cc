@@ -4,9 +4,11 @@
 #include "actors/runtime/node_children.h"
 #include "actors/runtime/remote_session.h"
 #include "apps/sgactor/cluster_ranks.h"
+#include "apps/sgactor/cluster_standing.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/device.h"
 #include "apps/sgactor/fault_injection.h"
+#include "apps/sgactor/mirror_directory.h"
 #include "apps/sgactor/stop_signal.h"
 #include "graph/base/log.h"
 #include "supervision/monitor/device_faults.h"
@@ -34,6 +36,7 @@ class Node {
 
   /// Until the coordinator says so or is gone. Returns the exit code.
   int serve(const std::atomic<bool>& stop) {
+    stop_ = &stop;
     while (!over_) {
       wait();
       if (stop.load() && !told_stop_) {
@@ -67,6 +70,7 @@ class Node {
 
   void on_event(const actors::SessionEvent& event) {
     if (event.kind == Kind::kLeft) {
+      if (stand_by(event.status)) return;
       log::info("node {}: {}", host_name(), event.status.message());
       over_ = true;
       exit_code_ = kExitFailed;
@@ -77,6 +81,7 @@ class Node {
       } else if (const auto* end = std::get_if<wire::EndWorker>(&body)) {
         children_.kill(end->index, end->only_if_stopped);
       } else if (const auto* opaque = std::get_if<wire::Opaque>(&body)) {
+        if (opaque->kind == kTerms) return take_terms(opaque->payload);
         const auto fault = parse_injected(opaque->payload);
         if (opaque->kind == kInjectFault && fault.ok() && takes_injections()) {
           device_faults_.add({fault->worker, static_cast<int32_t>(fault->value)});
@@ -86,6 +91,33 @@ class Node {
         exit_code_ = shutdown->why.ok() ? kExitDone : kExitFailed;
       }
     }
+  }
+
+  void take_terms(const std::string& payload) {
+    const auto terms = parse_terms(payload);
+    if (!terms.ok()) return;
+    terms_ = *terms;
+    if (terms_.mirror.empty() || (mirror_.held() && mirror_.path() == terms_.mirror)) return;
+    mirror_.take(terms_.mirror);
+  }
+
+  /// Waits for whoever takes the run over; workers wait likewise. False: nobody came.
+  bool stand_by(const Status& why) {
+    if (terms_.orphan_ms <= 0 || stop_->load()) return false;
+    log::info("node {}: {}; waits {} s for `sgactor train --resume`", host_name(), why.message(),
+              (terms_.orphan_ms + 999) / 1000);
+    const auto give_up = [this] {
+      children_.take_exits();
+      return stop_->load();
+    };
+    if (!join_again(session_, coordinator_, options_.token, terms_.orphan_ms, give_up)) {
+      return false;
+    }
+    Standing standing;
+    standing.node_pid = ::getpid();
+    standing.alive = children_.tags();
+    session_.send(wire::kCoordinatorPeer, to_wire(standing));
+    return true;
   }
 
   void start_workers(const wire::StartWorkers& order, wire::PeerId self) {
@@ -108,7 +140,10 @@ class Node {
 
   actors::RemoteSession& session_;
   const NodeOptions& options_;
-  const std::string coordinator_;
+  std::string coordinator_;
+  const std::atomic<bool>* stop_ = nullptr;
+  Terms terms_;
+  MirrorHold mirror_;
   actors::NodeChildren children_;
   supervision::InjectedDeviceFaults device_faults_;
   bool over_ = false;

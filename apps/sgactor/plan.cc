@@ -1,5 +1,6 @@
 // sgactor plan: what would run, and why. Compiles, allocates nothing, needs no device.
 #include "apps/sgactor/command_line.h"
+#include "apps/sgactor/resilience_price.h"
 #include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_setup.h"
 #include "graph/base/hash.h"
@@ -28,7 +29,33 @@ struct PlanOptions {
   CacheOptions cache;
 };
 
-std::string plan_json(const graph::Compiled& compiled) {
+nlohmann::ordered_json prices_json(const graph::Plan& plan, int64_t mirror_interval) {
+  auto out = nlohmann::ordered_json::array();
+  for (const ModePrice& price : price_modes(plan, mirror_interval)) {
+    out.push_back({{"mode", price.mode},
+                   {"possible", price.possible},
+                   {"memory_bytes", price.memory_bytes},
+                   {"traffic_bytes_per_step", price.traffic_bytes},
+                   {"survives", price.possible ? price.survives : price.why_not}});
+  }
+  return out;
+}
+
+void print_prices(const graph::Plan& plan, int64_t mirror_interval) {
+  std::cout << fmt::format("resilience  {:<12}{:>12} a node{:>12} a step\n", "mode", "memory",
+                           "traffic");
+  for (const ModePrice& price : price_modes(plan, mirror_interval)) {
+    if (!price.possible) {
+      std::cout << fmt::format("  {:<22}not possible: {}\n", price.mode, price.why_not);
+      continue;
+    }
+    std::cout << fmt::format("  {:<22}{:>12}       {:>12}         {}\n", price.mode,
+                             format_bytes(price.memory_bytes), format_bytes(price.traffic_bytes),
+                             price.survives);
+  }
+}
+
+std::string plan_json(const JobSpec& job, const graph::Compiled& compiled) {
   const graph::Plan& plan = compiled.plan;
   const graph::MemoryStats& m = plan.memory;
   nlohmann::ordered_json out;
@@ -39,6 +66,7 @@ std::string plan_json(const graph::Compiled& compiled) {
                    {"planned_bytes", m.planned_bytes},
                    {"lower_bound_bytes", m.lower_bound_bytes},
                    {"activation_peak_bytes", m.activation_peak_bytes}};
+  out["resilience"] = prices_json(plan, job.resilience.mirror_interval);
   out["compile_ms"] = plan.compile_ms;
   out["schema_hash"] = hex64(plan.schema_hash);
   out["passes"] = nlohmann::ordered_json::array();
@@ -85,6 +113,7 @@ void print_summary(const JobSpec& job, const CompiledJob& c) {
   memory_row("planned, all", m.planned_bytes);
   memory_row("lower bound", m.lower_bound_bytes);
   memory_row("without reuse", m.naive_bytes);
+  print_prices(plan, job.resilience.mirror_interval);
   std::cout << fmt::format("{}in {}, schema_hash {}\n",
                            c.from_cache ? "from cache  " : "compiled    ",
                            format_seconds(plan.compile_ms * 1e-3), hex64(plan.schema_hash));
@@ -149,7 +178,7 @@ Result<int> plan(const CommandLine& line, const PlanOptions& options) {
   SGA_TRY(blame_option("--dump-ir", dumper.status));
   if (!options.html.empty()) SGA_TRY(write_html(job, c.compiled, options.html));
   if (options.json) {
-    std::cout << plan_json(c.compiled) << "\n";
+    std::cout << plan_json(job, c.compiled) << "\n";
     return kExitDone;
   }
   print_summary(job, c);

@@ -26,6 +26,14 @@ ReplayCheck::ReplayCheck(actors::TrainingObserver* recorder, Point start, std::s
       on_disk_(start_.step),
       at_step_(start_.step) {}
 
+void ReplayCheck::recall(std::vector<Facts> steps, std::set<int64_t> validated,
+                         std::vector<Point> points) {
+  const std::lock_guard lock(mutex_);
+  steps_ = std::move(steps);
+  validated_ = std::move(validated);
+  points_ = std::move(points);
+}
+
 void ReplayCheck::on_step(const actors::StepReport& report) {
   {
     const std::lock_guard lock(mutex_);
@@ -97,6 +105,11 @@ int64_t ReplayCheck::new_step_ms() const {
 int64_t ReplayCheck::num_replayed() const {
   const std::lock_guard lock(mutex_);
   return num_replayed_;
+}
+
+bool ReplayCheck::validated(int64_t step) const {
+  const std::lock_guard lock(mutex_);
+  return validated_.contains(step);
 }
 
 int64_t ReplayCheck::on_disk() const {

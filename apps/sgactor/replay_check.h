@@ -21,16 +21,28 @@ class ReplayCheck final : public actors::TrainingObserver {
     std::string path;     ///< step directory; empty: the run's start
     int64_t redo_to = 0;  ///< the updates up to this step are done again, from kept inputs
   };
+  /// What a step must give again.
+  struct Facts {
+    uint32_t loss_bits;
+    uint64_t sample_hash;
+  };
   /// `recorder` outlives this. `start` is where the run began; checkpoints below `mirror_root` are
   /// not the recorder's business. Validation is due each `validation_interval` steps (0: never).
   /// Update inputs of the ranks of `plan`, which outlives this, lie below `mirror_root`.
   ReplayCheck(actors::TrainingObserver* recorder, Point start, std::string mirror_root,
               int64_t validation_interval, const graph::Plan* plan);
 
+  /// What a coordinator before this one has told and kept: steps from the one behind the start on,
+  /// and copies of the state. Before anything else.
+  void recall(std::vector<Facts> steps, std::set<int64_t> validated, std::vector<Point> points);
+
   void on_step(const actors::StepReport& report) override;
   void on_validation(int64_t step, double loss) override;
   void on_checkpoint(int64_t step, const std::string& path,
                      const transport::WriteStats& stats) override;
+  void on_verified(const actors::VerifiedStep& verified) override {
+    if (recorder_ != nullptr) recorder_->on_verified(verified);
+  }
 
   /// Step that the recorder has heard of last.
   [[nodiscard]] int64_t last_step() const;
@@ -41,6 +53,8 @@ class ReplayCheck final : public actors::TrainingObserver {
   [[nodiscard]] int64_t new_step_ms() const;
   /// Steps executed again so far, in all attempts.
   [[nodiscard]] int64_t num_replayed() const;
+  /// Its validation has been told.
+  [[nodiscard]] bool validated(int64_t step) const;
   /// The newest step on disk, by the run's own checkpoints; the run's start before the first.
   [[nodiscard]] int64_t on_disk() const;
   /// Where the next attempt begins: behind the newest step below `last` that was reported, owes
@@ -63,10 +77,6 @@ class ReplayCheck final : public actors::TrainingObserver {
   [[nodiscard]] std::vector<Point> newest_first() const;
   [[nodiscard]] bool is_there(const Point& point) const;
   [[nodiscard]] int64_t redo_limit(int64_t step, int64_t target) const;
-  struct Facts {
-    uint32_t loss_bits;
-    uint64_t sample_hash;
-  };
   mutable std::mutex mutex_;
   actors::TrainingObserver* recorder_;
   Point start_;

@@ -1,7 +1,9 @@
 // sgactor train: reads a job, compiles it, runs it through the actors, records it.
 #include "actors/runtime/training.h"
 #include "apps/sgactor/cluster.h"
+#include "apps/sgactor/cluster_left.h"
 #include "apps/sgactor/cluster_options.h"
+#include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/data_plane.h"
 #include "apps/sgactor/device.h"
@@ -22,10 +24,12 @@
 #include "apps/sgactor/training_spec.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
+#include "transport/storage/checkpoint.h"
 #include "transport/storage/run_files.h"
 
 #include <CLI/CLI.hpp>
 
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -56,11 +60,11 @@ Result<JobSpec> read_job(const CommandLine& line, const TrainOptions& options) {
   return job;
 }
 
-/// Makes the directory ready for steps from `first_step` on. Writes for the first time.
-Status open_run(const JobSpec& job, const RunDirectory& run, int64_t first_step) {
+/// Makes the directory ready for steps after `last_step`. Writes for the first time.
+Status open_run(const JobSpec& job, const RunDirectory& run, int64_t last_step) {
   SGA_TRY(create_run(run));
-  SGA_TRY(truncate_steps(run.metrics(), first_step - 1).status());
-  SGA_TRY(truncate_steps(run.validation(), first_step - 1).status());
+  SGA_TRY(truncate_steps(run.metrics(), last_step).status());
+  SGA_TRY(truncate_steps(run.validation(), last_step).status());
   RecoveryLog log;  // there from the start, so that who reads it need not ask
   SGA_TRY(log.open(run.recoveries()));
   return transport::write_file_atomic(run.job(), write_job(job, false));
@@ -70,7 +74,9 @@ Status open_run(const JobSpec& job, const RunDirectory& run, int64_t first_step)
 Result<std::unique_ptr<DataPlane>> create_local_plane(const graph::Plan& plan) {
   SGA_ASSIGN(const std::string secret, actors::random_bytes(32));
   constexpr actors::wire::PeerId kSelf = actors::wire::kCoordinatorPeer;
-  SGA_ASSIGN(auto plane, DataPlane::create(kSelf, secret, "", /*alone=*/true));
+  DataPlaneOptions options;
+  options.alone = true;
+  SGA_ASSIGN(auto plane, DataPlane::create(kSelf, secret, options));
   actors::wire::Route all{kSelf, plane->address(), {}};
   for (size_t r = 0; r < plan.ranks.size(); ++r) all.ranks.push_back(static_cast<int32_t>(r));
   SGA_TRY(plane->connect({1, {std::move(all)}}));
@@ -86,9 +92,11 @@ Result<actors::TrainingSummary> run_here(const TunedRun& tuned, const actors::Tr
 }
 
 Result<actors::TrainingSummary> run_cluster(Cluster& cluster, const RunDirectory& run,
-                                            const Start& start, const actors::TrainingSpec& spec,
+                                            const Start& start, const RecordedSteps& recorded,
+                                            const actors::TrainingSpec& spec,
                                             const actors::TrainingInputs& inputs) {
   Cluster::Work work;
+  work.recorded = recorded;
   work.plan = inputs.plan;
   work.validation_plan = inputs.validation_plan;
   work.run_directory = std::filesystem::absolute(run.path).string();
@@ -105,8 +113,8 @@ Result<actors::TrainingSummary> run_cluster(Cluster& cluster, const RunDirectory
 
 /// From here on a failure is the run's (exit code 1), not the command's.
 Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory& run,
-                    const Start& start, kernels::Backend& backend, const PlanCache& cache,
-                    Cluster* cluster) {
+                    const Start& start, const RecordedSteps& recorded, kernels::Backend& backend,
+                    const PlanCache& cache, Cluster* cluster) {
   const graph::Plan& plan = setup.training.compiled.plan;  // the tuner may replace it in place
   RunRecorder recorder({run, start.first_step, job.training.steps, job.log.interval,
                         plan.flops_per_token, plan.memory.planned_bytes});
@@ -131,7 +139,7 @@ Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory
                     std::max(2, std::min(backend.info().num_threads, 8)));
   describe_job(job, setup.training, spec);
   auto summary = cluster != nullptr
-                     ? run_cluster(*cluster, run, start, spec, inputs)
+                     ? run_cluster(*cluster, run, start, recorded, spec, inputs)
                      : run_here({job, setup.training, backend, cache, recorder}, spec, inputs);
   Status failure = summary.status();
   if (failure.ok()) failure = record_profile(job, plan, run, backend.info());
@@ -175,12 +183,45 @@ Status check_new(const RunDirectory& run) {
   return check_new_run(run.path);
 }
 
-/// Listens for the run's other processes; null if the run has but this one.
-Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainOptions& options) {
+bool has_processes(const TrainOptions& options) {
   const ClusterOptions& o = options.cluster;
-  const bool many = o.workers > 0 || o.spares > 0 || !o.nodes.empty() || !o.hosts.empty() ||
-                    options.launcher.size > 1;
-  if (!many) {
+  return o.workers > 0 || o.spares > 0 || !o.nodes.empty() || !o.hosts.empty() ||
+         options.launcher.size > 1;
+}
+
+/// What a coordinator of this run has left that has died, if this one can go on with it: nothing
+/// may differ but what it is told of processes. Otherwise those that wait are sent away.
+Result<std::optional<LeftRun>> find_left(const JobSpec& job, const TrainOptions& options,
+                                         const RunDirectory& run, uint64_t schema_hash) {
+  std::optional<LeftRun> left;
+  if (!options.resume) return left;
+  SGA_ASSIGN(left, read_left(run));
+  if (!left) return left;
+  const LeftFacts& facts = left->facts;
+  const bool same = facts.build == build_id(program_file()) && facts.schema_hash == schema_hash &&
+                    facts.job_hash == hash64(write_job(job, false));
+  if (same && has_processes(options) && job.resilience.mode != "off") return left;
+  dismiss_left(run, *left);
+  remove_left(run);
+  return std::optional<LeftRun>();
+}
+
+/// Before the first checkpoint there is nothing on disk to resume from.
+Result<Start> find_start(const JobSpec& job, const TrainOptions& options, const RunDirectory& run,
+                         const TrainingSetup& setup, bool left) {
+  if (!options.resume) return fresh_start(job, setup.training.config);
+  if (left) {
+    const auto copies = transport::list_checkpoints(run.checkpoints());
+    if (!copies.ok() || copies->empty()) return fresh_start(job, setup.training.config);
+  }
+  return resumed_start(job, run, setup.training);
+}
+
+/// Listens for the run's other processes; null if the run has but this one.
+Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainOptions& options,
+                                                std::optional<LeftRun> left) {
+  const ClusterOptions& o = options.cluster;
+  if (!has_processes(options)) {
     if (!o.bind.empty() || o.port != 0) {
       return invalid_argument("--bind, --port: need --workers N, --nodes or --hosts");
     }
@@ -208,6 +249,10 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainO
   setup.recovers = job.resilience.mode != "off";
   setup.mirror_interval = job.resilience.mirror_interval;
   setup.max_faults = job.resilience.max_faults;
+  setup.orphan_ms = std::llround(job.resilience.orphan_timeout * 1000);
+  setup.left = std::move(left);
+  setup.progress_factor = job.resilience.progress_factor;
+  setup.progress_floor_s = job.resilience.progress_floor;
   SGA_TRY(check_mesh_fits(job, setup.num_workers));
   return Cluster::create(std::move(setup));
 }
@@ -258,9 +303,16 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
       open_plan_cache(options.cache, backend->info().device, backend->info().fingerprint);
   SGA_ASSIGN(TrainingSetup setup, set_up_training(job, storage_model(*backend), &cache));
   SGA_TRY(check_memory(setup.training.compiled.plan, *backend));
-  SGA_ASSIGN(const Start start, options.resume ? resumed_start(job, run, setup.training)
-                                               : fresh_start(job, setup.training.config));
-  SGA_ASSIGN(const std::unique_ptr<Cluster> cluster, create_cluster(job, options));
+  SGA_ASSIGN(std::optional<LeftRun> left,
+             find_left(job, options, run, setup.training.compiled.plan.schema_hash));
+  SGA_ASSIGN(const Start start, find_start(job, options, run, setup, left.has_value()));
+  RecordedSteps recorded;
+  if (left) recorded = read_recorded(run, start.first_step);
+  if (left && start.first_step > job.training.steps) {
+    dismiss_left(run, *left);
+    remove_left(run);
+  }
+  SGA_ASSIGN(const std::unique_ptr<Cluster> cluster, create_cluster(job, options, std::move(left)));
   if (!options.resume) SGA_TRY(claim_new_run(run, lock));
   print_head(job, setup.training.compiled.plan, backend->info(), run);
   if (start.first_step > job.training.steps) {
@@ -269,13 +321,14 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
                 static_cast<long long>(job.training.steps));
     return kExitDone;
   }
-  SGA_TRY(open_run(job, run, start.first_step));
+  const auto last_recorded = start.first_step - 1 + static_cast<int64_t>(recorded.steps.size());
+  SGA_TRY(open_run(job, run, last_recorded));
   if (cluster != nullptr) {
     const Status there = cluster->gather(run, install_stop_signals());
     if (there.code() == Code::kCancelled) return kExitInterrupted;
     SGA_TRY(there);
   }
-  return run_job(job, setup, run, start, *backend, cache, cluster.get());
+  return run_job(job, setup, run, start, recorded, *backend, cache, cluster.get());
 }
 
 }  // namespace

@@ -85,7 +85,8 @@ TEST_F(ClusterRun, AKilledWorkerEndsTheRunWithItsNameWithinTwoSeconds) {
 }
 
 TEST_F(ClusterRun, NobodyOutlivesAKilledCoordinator) {
-  const int pid = start(train("run", {"--workers", "2", "--training.steps=100000"}));
+  const int pid = start(
+      train("run", {"--workers", "2", "--training.steps=100000", "--resilience.orphan_timeout=0"}));
   ASSERT_TRUE(wait_for([&] { return num_steps("run") >= 2; })) << read(".err");
   ASSERT_EQ(workers().size(), 2U);
   const auto start_time = std::chrono::steady_clock::now();

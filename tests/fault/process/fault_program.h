@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -84,6 +85,20 @@ class FaultTest : public ClusterTest {
     for (const nlohmann::json& line : recoveries(run_dir))
       EXPECT_LE(line["steps_again"], 1) << line;
     EXPECT_TRUE(processes(run_dir).empty());
+  }
+
+  /// Runs that are started meanwhile take injected faults.
+  struct Injections {
+    Injections() { setenv("SGACTOR_INJECT", "1", 1); }
+    ~Injections() { unsetenv("SGACTOR_INJECT"); }
+    Injections(const Injections&) = delete;
+    Injections& operator=(const Injections&) = delete;
+  };
+  /// Asks a run for something, as `sgactor ctl` does, and waits until it has taken it.
+  void request(const std::string& run_dir, const std::string& json) const {
+    write("request", json);
+    std::filesystem::rename(path("request"), path(run_dir + "/control/request.json"));
+    EXPECT_TRUE(wait_for([&] { return !exists(run_dir + "/control/request.json"); }));
   }
 
  private:

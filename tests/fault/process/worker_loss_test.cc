@@ -135,7 +135,8 @@ TEST_F(WorkerLoss, WithoutResilienceTheFirstLossEndsTheRun) {
 }
 
 TEST_F(WorkerLoss, WhatAKilledCoordinatorLeftInMemoryTheNextRunRemoves) {
-  const int pid = start(train("run", {"--workers", "2", "--training.steps=100000"}));
+  const int pid = start(
+      train("run", {"--workers", "2", "--training.steps=100000", "--resilience.orphan_timeout=0"}));
   ASSERT_TRUE(is_past("run", 5)) << read(".err");
   kill(pid, SIGKILL);
   (void)wait(pid);

@@ -10,8 +10,11 @@ namespace {
 using Action = StepCore::Action;
 
 /// What a run does: a letter an action, with the step. `stop_after`: the stop comes then.
-std::string run(const StepPolicy& policy, int64_t stop_after = -1) {
+std::string run(const StepPolicy& policy, int64_t stop_after = -1,
+                const TakenOver* taken = nullptr) {
   StepCore core(policy);
+  if (taken != nullptr) core.take_over(*taken);
+  if (taken != nullptr && taken->owes_done) EXPECT_TRUE(core.on_step_done(core.step()).ok());
   std::string out;
   while (true) {
     const bool stop = stop_after >= 0 && core.last_done() >= stop_after;
@@ -119,6 +122,38 @@ TEST(StepCore, ACheckpointThatCameToNothingIsDueAfterTheNextStep) {
   do_step();
   do_step();
   EXPECT_EQ(core.next(false), Action::kCheckpoint) << "and at 6, as always";
+}
+
+TEST(StepCore, GoesOnWhereAnotherCoordinatorHasStopped) {
+  StepPolicy policy;
+  policy.last_step = 6;
+  policy.can_checkpoint = policy.can_validate = true;
+  policy.checkpoint_interval = 4;
+  policy.mirror_interval = 2;
+  policy.validation_interval = 4;
+  TakenOver at;
+  at.committed = 4;
+  EXPECT_EQ(run(policy, -1, &at), "c4 v4 5 6 c6 v6 done");
+  at.owes_done = true;
+  EXPECT_EQ(run(policy, -1, &at), "c4 v4 5 6 c6 v6 done") << "its numbers come again first";
+  at.validated = true;
+  EXPECT_EQ(run(policy, -1, &at), "c4 5 6 c6 v6 done");
+  at = {};
+  at.committed = 2;
+  EXPECT_EQ(run(policy, -1, &at), "m2 3 4 c4 v4 5 6 c6 v6 done");
+  at.mirrored = true;
+  EXPECT_EQ(run(policy, -1, &at), "3 4 c4 v4 5 6 c6 v6 done");
+  at = {};
+  at.committed = 4;
+  at.begun = true;
+  EXPECT_EQ(run(policy, -1, &at), "5 c5 6 c6 v6 done") << "one that is not whole is made up for";
+  policy.checkpointed = 4;
+  EXPECT_EQ(run(policy, -1, &at), "5 6 c6 v6 done");
+  at.committed = 6;
+  at.begun = false;
+  policy.checkpointed = 6;
+  at.validated = true;
+  EXPECT_EQ(run(policy, -1, &at), "done");
 }
 
 TEST(StepCore, RefusesAStepThatIsNotOpen) {
