@@ -1,6 +1,7 @@
-// Letters as in attention_backward_kernels.cuh.
+// Letters as in attention_backward_parts.cuh.
 #include "kernels/cuda/attention_backward.h"
-#include "kernels/cuda/attention_backward_kernels.cuh"
+#include "kernels/cuda/attention_backward_keys.cuh"
+#include "kernels/cuda/attention_backward_queries.cuh"
 #include "kernels/cuda/cuda_status.h"
 
 #include <cudaTypedefs.h>
@@ -16,12 +17,12 @@ namespace {
 using hopper::GradientArguments;
 using hopper::GradientMaps;
 using hopper::kTile;
-using hopper::kWarpgroup;
 using bf16 = __nv_bfloat16;
 
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr int kStatTimes = 32;
 constexpr int kStatHeads = 8;
+
 int padded(const AttentionShape& s) { return static_cast<int>((s.T + kTile - 1) / kTile * kTile); }
 
 /// A warp has 32 times of a head; a row of K numbers goes to K / 8 lanes.

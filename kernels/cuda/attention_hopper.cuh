@@ -40,6 +40,11 @@ __device__ __forceinline__ void arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
+/// One arrival for the warp, behind what each of its lanes has read.
+__device__ __forceinline__ void arrive_as_warp(uint64_t* barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
+}
 /// Until the phase of this parity has ended.
 __device__ __forceinline__ void wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
