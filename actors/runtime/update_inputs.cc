@@ -59,6 +59,9 @@ class File {
 };
 
 std::string steps_dir(const std::string& root) { return root + "/inputs"; }
+/// Pruned files wait here to be written again: their pages are there, so that a save copies only.
+std::string spent_dir(const std::string& root) { return root + "/inputs/spent"; }
+std::string spent_prefix(int32_t rank) { return fmt::format("rank-{}.", rank); }
 std::string step_dir(const std::string& root, int64_t step) {
   return fmt::format("{}/inputs/step-{:08}", root, step);
 }
@@ -100,6 +103,18 @@ bool read_header(int fd, int32_t rank, int64_t step, Header& h) {
 
 Status damaged(const std::string& path) {
   return corruption(path + ": missing, damaged, or of another plan");
+}
+
+/// Moves a pruned file of `rank` to `path`. False if there is none.
+bool take_spent(const std::string& root, int32_t rank, const std::string& path) {
+  const std::string prefix = spent_prefix(rank);
+  std::error_code error;
+  for (fs::directory_iterator it(spent_dir(root), error), end; !error && it != end;
+       it.increment(error)) {
+    if (!it->path().filename().string().starts_with(prefix)) continue;
+    if (::rename(it->path().c_str(), path.c_str()) == 0) return true;
+  }
+  return false;
 }
 
 std::vector<graph::LaunchId> update_launches(const ProgramContext& context, size_t lane) {
@@ -218,8 +233,8 @@ Result<std::unique_ptr<UpdateInputs>> UpdateInputs::create(
   SGA_TRY(out->list_launches());
   out->list_places();
   std::error_code error;
-  fs::create_directories(steps_dir(root), error);
-  if (error) return internal_error(steps_dir(root) + ": " + error.message());
+  fs::create_directories(spent_dir(root), error);
+  if (error) return internal_error(spent_dir(root) + ": " + error.message());
   return out;
 }
 
@@ -318,10 +333,16 @@ Status UpdateInputs::save(int64_t step, int64_t valid_tokens, uint64_t sample_ha
   }
   const std::string path = file_of(root_, step, context_->rank);
   const std::string temporary = fmt::format("{}.{}", path, ::getpid());
-  const File file(
-      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const bool again = take_spent(root_, context_->rank, temporary);
+  const File file(::open(temporary.c_str(),
+                         O_WRONLY | O_CREAT | (again ? 0 : O_TRUNC) | O_CLOEXEC | O_NOFOLLOW,
+                         0600));
   if (file.fd() < 0) return internal_error(temporary + ": " + std::strerror(errno));
   Status status = write_file(file.fd(), step, valid_tokens, sample_hash).with_context(temporary);
+  // A spent file of another plan can be longer.
+  if (status.ok() && again && ::ftruncate(file.fd(), bytes()) != 0) {
+    status = internal_error(temporary + ": " + std::strerror(errno));
+  }
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
     status = internal_error(path + ": " + std::strerror(errno));
   }
@@ -409,7 +430,17 @@ void prune_inputs(const std::string& root, int64_t step) {
     const auto parsed = std::from_chars(name.data() + kPrefix.size(), last, found);
     if (parsed.ec == std::errc() && parsed.ptr == last && found <= step) old.push_back(it->path());
   }
-  for (const fs::path& path : old) fs::remove_all(path, error);
+  for (const fs::path& dir : old) {
+    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      // What a killed worker left half written has a second dot-separated part.
+      if (name.find('.') != std::string::npos) continue;
+      const std::string spent =
+          fmt::format("{}/{}.{}", spent_dir(root), name, dir.filename().string());
+      fs::rename(it->path(), spent, error);
+    }
+    fs::remove_all(dir, error);
+  }
 }
 
 }  // namespace sgactor::actors

@@ -80,7 +80,8 @@ class UpdateInputs {
 
 /// Whether the files of `step` are there for all ranks of `plan`, by their headers and lengths.
 bool inputs_whole(const graph::Plan& plan, const std::string& root, int64_t step);
-/// Removes the files of all steps up to `step`. What cannot be removed stays.
+/// Takes the files of all steps up to `step` away: later saves write over them, so that as many
+/// files are there as were at the same time. What cannot be taken away stays.
 void prune_inputs(const std::string& root, int64_t step);
 
 }  // namespace sgactor::actors

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <bit>
 #include <filesystem>
@@ -177,6 +178,30 @@ TEST_F(UpdateInputsTest, OldStepsAreRemoved) {
     EXPECT_EQ(inputs_whole(rig_->plan, mirror_, step), step > 3) << step;
     EXPECT_EQ(fs::exists(fs::path(file(step, 0)).parent_path()), step > 3) << step;
   }
+}
+
+TEST_F(UpdateInputsTest, PrunedFilesAreWrittenOver) {
+  run({"again", {1, 2, 1}});
+  if (HasFatalFailure()) return;
+  const auto inode = [](const std::string& path) {
+    struct stat info {};
+    EXPECT_EQ(::stat(path.c_str(), &info), 0) << path;
+    return info.st_ino;
+  };
+  const std::vector<std::vector<ino_t>> old = {{inode(file(1, 0)), inode(file(2, 0))},
+                                               {inode(file(1, 1)), inode(file(2, 1))}};
+  prune_inputs(mirror_, 2);
+  for (const auto& spent : fs::directory_iterator(mirror_ + "/inputs/spent")) {
+    fs::resize_file(spent, fs::file_size(spent) + 100);  // as if of a larger plan
+  }
+  for (int32_t r = 0; r < 2; ++r) {
+    const auto rank = set_up(r, kLastStep, 0);
+    ASSERT_TRUE(rank.ok()) << rank.status().to_string();
+    ASSERT_TRUE((*rank).update_inputs->save(kLastStep + 1, 1, 1).ok());
+    const ino_t got = inode(file(kLastStep + 1, r));
+    EXPECT_TRUE(got == old[static_cast<size_t>(r)][0] || got == old[static_cast<size_t>(r)][1]);
+  }
+  EXPECT_TRUE(inputs_whole(rig_->plan, mirror_, kLastStep + 1));
 }
 
 }  // namespace
