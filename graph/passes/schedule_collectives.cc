@@ -86,6 +86,9 @@ class LaneScheduler {
   }
   [[nodiscard]] int32_t done_at(LaunchId id, int32_t micro_batch) const {
     if (launch(id).kind == LaunchKind::kSubgraph) return before_.at({id, micro_batch}) + 1;
+    // Posted early, it is there no sooner than the other stage sends it: whoever waits for it keeps
+    // its place, and does not stand in front of what the other stage waits for.
+    if (launch(id).kind == LaunchKind::kRecv) return before_.at({id, micro_batch});
     return start_.at({id, micro_batch});
   }
   int32_t lane_of(const Launch& l) {

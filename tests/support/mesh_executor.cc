@@ -196,12 +196,20 @@ Status MeshExecutor::run_step(int64_t step, double inv_valid_tokens,
       moved = moved || advanced;
     }
   }
+  std::string stuck;
   for (const Rank& rank : ranks_) {
     if (rank.next == rank.order.size()) continue;
-    const auto l = static_cast<size_t>(rank.order[rank.next].launch);
-    return internal_error(fmt::format("rank {} is stuck at {}", rank.index,
-                                      rank.executor->program_.launches[l].name));
+    const auto& launches = rank.executor->program_.launches;
+    const graph::Firing& at = rank.order[rank.next];
+    stuck += fmt::format("rank {} at {}@{}", rank.index,
+                         launches[static_cast<size_t>(at.launch)].name, at.micro_batch);
+    for (const graph::Firing& w : rank.waiting) {
+      stuck += fmt::format(", without {}@{}", launches[static_cast<size_t>(w.launch)].name,
+                           w.micro_batch);
+    }
+    stuck += "; ";
   }
+  if (!stuck.empty()) return internal_error("stuck: " + stuck);
   return sent_.empty() ? Status() : internal_error("a message nobody received");
 }
 
