@@ -29,7 +29,42 @@ void Tracer::add(const Event& event) {
 
 void Tracer::slice(int32_t track, std::string_view name, int64_t start_ns, int64_t end_ns,
                    int64_t step, int32_t micro_batch) {
-  if (on()) add({Kind::kSlice, track, name, start_ns, end_ns, 0, step, micro_batch});
+  const uint8_t modes = modes_.load(std::memory_order_relaxed);
+  if (modes == 0) return;
+  const Event event{Kind::kSlice, track, name, start_ns, end_ns, 0, step, micro_batch};
+  if ((modes & kTraces) != 0) add(event);
+  if ((modes & kRecords) != 0) record(event);
+}
+
+void Tracer::record_steps(int64_t num_steps) {
+  const std::lock_guard lock(mutex_);
+  recorded_.clear();
+  num_wanted_ = num_steps;
+  first_wanted_ = 0;
+  complete_ = false;
+  set(kRecords, true);
+}
+
+void Tracer::record(const Event& event) {
+  const std::lock_guard lock(mutex_);
+  if (complete_ || !tracks_[static_cast<size_t>(event.track)].lane) return;
+  if (first_wanted_ == 0) first_wanted_ = event.step + 1;
+  if (event.step >= first_wanted_ + num_wanted_) {
+    complete_ = true;
+    set(kRecords, false);
+  } else if (event.step >= first_wanted_) {
+    recorded_.push_back(event);
+  }
+}
+
+bool Tracer::take_recorded(int32_t rank, bool ended, std::string* json) {
+  const std::lock_guard lock(mutex_);
+  if (!complete_ && (!ended || recorded_.empty())) return false;
+  complete_ = false;
+  set(kRecords, false);
+  *json = json_of(recorded_, rank);
+  recorded_ = {};
+  return true;
 }
 
 void Tracer::flow_start(int32_t track, uint64_t id, int64_t now_ns) {
@@ -47,8 +82,12 @@ size_t Tracer::num_events() const {
 
 std::string Tracer::to_json(int32_t rank) const {
   const std::lock_guard lock(mutex_);
+  return json_of(events_, rank);
+}
+
+std::string Tracer::json_of(const std::vector<Event>& events, int32_t rank) const {
   int64_t origin = 0;
-  for (const Event& e : events_) origin = origin == 0 ? e.start_ns : std::min(origin, e.start_ns);
+  for (const Event& e : events) origin = origin == 0 ? e.start_ns : std::min(origin, e.start_ns);
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   out += fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"rank {}"}}}})",
                      rank, rank);
@@ -61,7 +100,7 @@ std::string Tracer::to_json(int32_t rank) const {
         rank, t, json_text(tracks_[t].name), rank, t,
         static_cast<int64_t>(t) - (tracks_[t].lane ? 1000 : 0));
   }
-  for (const Event& e : events_) {
+  for (const Event& e : events) {
     const double ts = micros(e.start_ns - origin);
     if (e.kind == Kind::kSlice) {
       out += fmt::format(
@@ -82,7 +121,10 @@ std::string Tracer::to_json(int32_t rank) const {
 }
 
 Status Tracer::write(const std::string& path, int32_t rank) const {
-  const std::string json = to_json(rank);
+  return write_text(path, to_json(rank));
+}
+
+Status Tracer::write_text(const std::string& path, const std::string& json) {
   gzFile file = gzopen(path.c_str(), "wb6");
   if (file == nullptr) return internal_error(fmt::format("{}: {}", path, std::strerror(errno)));
   bool whole = true;

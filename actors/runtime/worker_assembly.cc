@@ -61,10 +61,16 @@ RankHost WorkerAssembly::host_rank(const TrainingSpec& spec, const RankSetup& se
                                    const Services& services) {
   const std::shared_ptr<RunShared>& shared = host_->shared;
   const std::shared_ptr<LaneSet>& lanes = setup.training.context->lanes;
+  // Validation has launches of the same names on the same lanes: a profile of training is not to
+  // take them for its own.
   std::vector<int32_t> tracks;
+  std::vector<int32_t> validation_tracks;
   for (size_t lane = 0; lane < lanes->lanes.size(); ++lane) {
     tracks.push_back(
         shared->tracer.add_track(fmt::format("rank {} lane {}", setup.rank, lane), true));
+    if (!setup.validation.context) continue;
+    validation_tracks.push_back(
+        shared->tracer.add_track(fmt::format("rank {} lane {} validation", setup.rank, lane)));
   }
   RankHost rank;
   rank.rank = setup.rank;
@@ -76,7 +82,8 @@ RankHost WorkerAssembly::host_rank(const TrainingSpec& spec, const RankSetup& se
   rank.training->last_step = spec.last_step;
   programs_.push_back(rank.training);
   if (setup.validation.context) {
-    rank.validation = create_host(kValidation, setup.validation, services, shared, tracks);
+    rank.validation =
+        create_host(kValidation, setup.validation, services, shared, validation_tracks);
     rank.validation->last_step = std::numeric_limits<int64_t>::max();
     programs_.push_back(rank.validation);
   }

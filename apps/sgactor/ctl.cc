@@ -1,5 +1,6 @@
 // sgactor ctl: looks at a run that goes on in other processes, and changes it.
 #include "apps/sgactor/command_line.h"
+#include "apps/sgactor/profile_request.h"
 #include "apps/sgactor/run_directory.h"
 #include "apps/sgactor/stop_signal.h"
 #include "transport/storage/run_files.h"
@@ -12,6 +13,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -24,6 +26,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kPollMs = 10;
 constexpr int64_t kMostWorkers = 65536;
+constexpr int64_t kDefaultProfileSteps = 8;
 
 struct CtlOptions {
   std::string run;
@@ -141,11 +144,44 @@ Result<int> ctl(CtlOptions options) {
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), options.workers);
   const bool good = error == std::errc() && end == text.data() + text.size() &&
+/// What tells one content of a file from another, without reading it; 0: there is none.
+int64_t write_time(const std::string& file) {
+  std::error_code error;
+  const auto time = std::filesystem::last_write_time(file, error);
+  return error ? 0 : static_cast<int64_t>(time.time_since_epoch().count());
+}
+
+Result<int> profile(const CtlOptions& options) {
+  const RunDirectory run{options.run};
+  SGA_TRY(read_state(run).status());
+  int64_t steps = kDefaultProfileSteps;
+  const std::string& text = options.target;
+  if (!text.empty()) {
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, steps);
+    if (parsed.ec != std::errc() || parsed.ptr != end || steps < 1 || steps > kMostProfileSteps) {
+      return invalid_argument(fmt::format(
+          "ctl RUN profile: expected a number of steps from 1 to {}", kMostProfileSteps));
+    }
+  }
+  const int64_t before = write_time(run.profile());
+  return ask(options, {{"profile", steps}}, [&](const Json&) {
+    const int64_t now = write_time(run.profile());
+    if (now == 0 || now == before) return false;
+    std::printf(
+        "the times of %lld steps are in %s; the next plan goes by them with "
+        "--profile.use=%s\n",
+        static_cast<long long>(steps), run.profile().c_str(), run.profile().c_str());
+    return true;
+  });
+}
+
                     options.workers >= 1 && options.workers <= kMostWorkers;
   if (good) return resize(options);
   return invalid_argument(
       fmt::format("ctl RUN resize: expected a number of workers from 1 to {}", kMostWorkers));
 }
+  if (options.action == "profile") return profile(options);
 
 }  // namespace
 
@@ -156,12 +192,12 @@ void add_ctl(CLI::App& app, CommandLine& line) {
   sub->add_option(
          "action", options->action,
          "status: who hosts what; resize: deal the ranks over that many workers; drain: leave "
-         "a host")
+         "a host; profile: record the times of the next steps into RUN/profile.json")
       ->required()
-      ->check(CLI::IsMember({"status", "resize", "drain"}));
+      ->check(CLI::IsMember({"status", "resize", "drain", "profile"}));
   sub->add_option("target", options->target,
                   "for resize: processes that host ranks; for drain: a host's name, or the process "
-                  "id of its node");
+                  "id of its node; for profile: steps, 8 if not given");
   sub->add_option("--timeout", options->timeout_s, "seconds to wait for it")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
