@@ -98,7 +98,7 @@ void Cluster::inject(const InjectedFault& fault) {
     if (other == workers_.end() || other == it) {
       return log::warn("no link leads from worker {} to rank {}", fault.worker, fault.to_rank);
     }
-    order.peer = other->second.peer;
+    order.peer = data_peer(other->first);
   }
   session_->send(of_node ? it->second.who.hello.node : it->second.peer,
                  to_wire(kInjectFault, order));
