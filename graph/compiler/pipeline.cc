@@ -200,7 +200,11 @@ Status run_infer_precision(Work& w) {
   w.details = explain_precision(report);
   if (!f8 || w.update.ops().empty()) return {};
   F8Report products;
-  SGA_ASSIGN(w.training, infer_precision_f8(w.training, &products, {.head = w.options.f8_head}));
+  // Stages hold several micro-batches at once, and recompute is asked for to save memory.
+  const bool keep =
+      w.options.mesh.pp == 1 && w.options.recompute.mode == RecomputeMode::kNone;
+  SGA_ASSIGN(w.training, infer_precision_f8(w.training, &products,
+                                            {.head = w.options.f8_head, .keep_weights = keep}));
   SGA_ASSIGN(w.update,
              update_f8_scales(w.update, products.tensors, w.options.mesh.dp, w.options.mesh.tp));
   w.note +=

@@ -268,7 +268,8 @@ Quantizer::Rounded Quantizer::rounded(const Op& op, const Product& product, size
   const ValueId v = op.operands[product.first + i];
   const bool weight = role == F8Role::kWeight;
   const ValueId from = source(v, role);
-  const PieceKey piece = weight ? piece_of(op) : PieceKey{};
+  const bool kept = options_.keep_weights && graph_.value(from).producer == kNoOp;
+  const PieceKey piece = weight && !kept ? piece_of(op) : PieceKey{};
   const auto [known, is_new] = rounded_.try_emplace({from, piece});
   if (!is_new) return known->second;
   const State& state = states_.at(weight ? std::pair(kNoValue, std::string(parameter(v)))

@@ -35,6 +35,9 @@ struct ScaledTensor {
 /// What reads 8 bits beside the products of the layers.
 struct F8Options {
   bool head = false;  ///< linear_cross_entropy_grad: three products
+  /// A parameter that is there whole is rounded once a micro-batch, for the backward pass too,
+  /// which keeps a byte an element between the two; else once in each piece.
+  bool keep_weights = false;
 };
 
 struct F8Report {
@@ -56,10 +59,10 @@ std::vector<std::string> explain_f8(const F8Report& report);
 ///
 /// An operand is rounded where it is made: an activation or a gradient once at all, right behind
 /// the op that makes it, so that the backward pass reads 8 bits of it; a weight once in each piece
-/// that reads it. Scales are delayed (Micikevicius et al., 2022): a step rounds by the amax of the
-/// last one, and adds what it sees to "seen/<name>", which update_f8_scales makes the next amax.
-/// Deterministic, pure. Errors: kInvalidPlan if a shape rule refuses an op. `report`, if given, is
-/// written on success.
+/// that reads it, or once (keep_weights). Scales are delayed (Micikevicius et al., 2022): a step
+/// rounds by the amax of the last one, and adds what it sees to "seen/<name>", which
+/// update_f8_scales makes the next amax. Deterministic, pure. Errors: kInvalidPlan if a shape rule
+/// refuses an op. `report`, if given, is written on success.
 Result<Graph> infer_precision_f8(const Graph& graph, F8Report* report = nullptr,
                                  const F8Options& options = {});
 

@@ -42,7 +42,7 @@ namespace {
 
 bool makes_operands(OpKind kind) {
   return kind == OpKind::kSwiglu || kind == OpKind::kSwigluGrad || kind == OpKind::kRmsNorm ||
-         kind == OpKind::kAddRmsNorm;
+         kind == OpKind::kAddRmsNorm || kind == OpKind::kRotate;
 }
 
 /// Backends may make an operand where it is rounded, by one kernel: what the maker reads and makes

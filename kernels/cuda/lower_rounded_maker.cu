@@ -31,6 +31,7 @@ std::vector<uint32_t> rounded_results(OpKind kind) {
   switch (kind) {
     case OpKind::kSwiglu:
     case OpKind::kRmsNorm:
+    case OpKind::kRotate:
       return {0};
     case OpKind::kAddRmsNorm:
       return {1};
@@ -113,6 +114,12 @@ bool is_read_early(const Graph& body, const RoundedMaker& r) {
   return false;
 }
 
+/// Are rows of what the maker makes those of the matrix that is rounded?
+bool fits(OpKind kind, const Shape& made, int64_t columns) {
+  if (kind != OpKind::kRotate) return made.dim(-1) == columns;
+  return made.dim(2) * made.dim(3) == columns && made.dim(3) % 32 == 0;  // 16 pairs at once
+}
+
 std::optional<RoundedMaker> find_rounded(const Lowering& low, OpId maker) {
   const Graph& body = low.body();
   const Op& op = body.op(maker);
@@ -124,10 +131,9 @@ std::optional<RoundedMaker> find_rounded(const Lowering& low, OpId maker) {
     if (low.type(v).dtype != DType::kBF16) return std::nullopt;
     const OpId rounder = only_rounder(body, v);
     if (rounder == kNoOp) return std::nullopt;
-    // Rows and columns of the maker are those of the matrix that is rounded.
     const Shape& matrix = low.type(body.op(rounder).operands[0]).shape;
     if (!turns_by_tiles(matrix.dim(0), matrix.dim(1)) ||
-        low.type(v).shape.dim(-1) != matrix.dim(1)) {
+        !fits(op.kind, low.type(v).shape, matrix.dim(1))) {
       return std::nullopt;
     }
     r.last = r.rounders.empty() ? rounder : std::max(r.last, rounder);
@@ -203,6 +209,33 @@ struct NormSource {
   }
 };
 
+/// Heads in rows: element k of a head is paired with k + half. T time, K head dim.
+struct RotateSource {
+  static constexpr int kOuts = 1;
+  const bf16* x;
+  const bf16* cosines;  ///< [T, K / 2]
+  const bf16* sines;
+  int64_t times, half;
+  float sign;
+  __device__ __forceinline__ void read(int64_t row, int64_t column, int64_t at,
+                                       Sixteen (&out)[1]) const {
+    const int64_t k = column % (2 * half);
+    const bool first = k < half;
+    const int64_t angle = row % times * half + (first ? k : k - half);
+    const Vec<bf16, 16> own = load<16>(x + at);
+    const Vec<bf16, 16> other = load<16>(first ? x + at + half : x + at - half);
+    const Vec<bf16, 16> c = load<16>(cosines + angle);
+    const Vec<bf16, 16> s = load<16>(sines + angle);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const float sine = sign * widen(s.v[i]);
+      const float y = first ? widen(own.v[i]) * widen(c.v[i]) - widen(other.v[i]) * sine
+                            : widen(own.v[i]) * widen(c.v[i]) + widen(other.v[i]) * sine;
+      out[0].v[i] = rounded_bf16(narrow<bf16>(y));
+    }
+  }
+};
+
 /// Values of one rounder.
 struct RounderValues {
   ValueId amax, seen, new_seen, scale, q, transposed;
@@ -251,6 +284,17 @@ void add_maker(Lowering& low, const RoundedMaker& r) {
         return SwigluGradSource{f.at<bf16>(read[0]), f.at<bf16>(read[1]), f.at<bf16>(read[2])};
       });
       break;
+    case OpKind::kRotate: {
+      const Shape& shape = low.type(read[0]).shape;
+      const int64_t times = shape.dim(1);
+      const int64_t half = shape.dim(3) / 2;
+      const float sign = op.attrs.flag("inverse") ? -1.0F : 1.0F;
+      add_kernel<kTo>(low, r, "rotate, rounded", [=](const Frame& f) {
+        return RotateSource{
+            f.at<bf16>(read[0]), f.at<bf16>(read[1]), f.at<bf16>(read[2]), times, half, sign};
+      });
+      break;
+    }
     default:
       add_kernel<kTo>(low, r, "norm, rounded", [read](const Frame& f) {
         return NormSource{f.at<bf16>(read[0]), f.at<bf16>(read[1]), f.at<float>(read[2])};

@@ -2,6 +2,7 @@
 // the last dim; B batch, T time, H heads, K head dim.
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
+#include "kernels/cuda/rounded_maker.h"
 #include "kernels/cuda/row_loss.cuh"
 
 #include <cmath>
@@ -184,6 +185,7 @@ Status lower_rope_table(Lowering& low, const Op& op) {
 }
 
 Status lower_rotate(Lowering& low, const Op& op) {
+  if (is_rounded_when_made(low, op)) return {};
   const ValueId x = op.operands[0];
   const ValueId cosines = op.operands[1];
   const ValueId sines = op.operands[2];

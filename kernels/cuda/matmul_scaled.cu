@@ -6,7 +6,6 @@
 #include <cuda_fp8.h>
 
 #include <climits>
-#include <cstdlib>
 
 namespace sgactor::kernels::cuda {
 namespace {
@@ -103,8 +102,9 @@ Result<ScaledProduct> whole_product(CudaDevice& device, const MatmulShape& s) {
 
 Result<ScaledProduct> create_scaled_product(CudaDevice& device, const MatmulShape& shape) {
   MatmulShape s = shape;
-  static const char* const fast = std::getenv("SGACTOR_CUDA_F8_FAST_SUMS");
-  s.fast_sums = fast != nullptr && s.operands == s.operands_b;
+  // Of the forward pass, whose results are rounded to 8 bits of fraction; gradients sum in f32.
+  s.fast_sums =
+      s.operands == DType::kF8E4M3 && s.operands_b == DType::kF8E4M3 && s.result == DType::kBF16;
   if (s.result != DType::kF32 && s.result != DType::kBF16) {
     return unsupported("cuda has no product " + s.name());
   }

@@ -7,7 +7,8 @@ namespace sgactor::kernels::cuda {
 // as one kernel: the 16-bit value is never written. The kernel runs in place of the last of the
 // quantize ops, when what the maker read is still there; where it is not, or a shape does not
 // fit, the ops run one by one. Same bits either way. Makers: swiglu, swiglu_grad (both results),
-// rms_norm and add_rms_norm (whose sums and statistics are written by a kernel of their own).
+// rotate, rms_norm and add_rms_norm (whose sums and statistics are written by a kernel of their
+// own).
 
 /// Does the kernel that rounds make what `op`, such a maker, would write to be rounded?
 bool is_rounded_when_made(const Lowering& low, const graph::Op& op);

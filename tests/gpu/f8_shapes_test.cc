@@ -96,6 +96,16 @@ TEST_F(F8, CutSumsAgree) {
   expect_agreement(c, tolerance_of(OpKind::kScaledMatmul, DType::kF32));
 }
 
+/// Sums that stay in the matrix unit have fewer bits, which a result in bf16 does not show.
+TEST_F(F8, LongSumsOfTheForwardPassAgreeInBf16) {
+  Case c;
+  graph::Attrs t = attrs({{"trans_a", false}, {"trans_b", true}, {"dtype", DType::kBF16}});
+  const ValueId a = c.input(DType::kF8E4M3, Shape{64, 8192});
+  const ValueId b = c.input(DType::kF8E4M3, Shape{96, 8192});
+  c.outputs(c.b.op(OpKind::kScaledMatmul, {a, b, c.number(0.5), c.number(2)}, t));
+  expect_agreement(c, 4e-3);
+}
+
 TEST_F(F8, HeadOfALargeVocabularyBothWays) {
   constexpr int64_t N = 256, D = 128, V = 2048;
   Case c;
@@ -157,6 +167,19 @@ TEST_F(RoundedMakers, SwigluGradient) {
     for (ValueId v : c.round_both(grads[1], DType::kF8E5M2)) made.rounded.push_back(v);
     return made;
   });
+}
+
+TEST_F(RoundedMakers, Rotation) {
+  for (const bool inverse : {false, true}) {
+    expect_same_bits([inverse](Case& c) {
+      constexpr int64_t B = 2, T = 48, H = 3, K = 64;
+      const ValueId x = c.input(DType::kBF16, Shape{B, T, H, K});
+      const ValueId cosines = c.input(DType::kBF16, Shape{T, K / 2});
+      const ValueId sines = c.input(DType::kBF16, Shape{T, K / 2});
+      const ValueId y = c.b.rotate(x, cosines, sines, inverse);
+      return Made{c.round_both(c.b.reshape(y, {B * T, H * K}), DType::kF8E5M2), {y}};
+    });
+  }
 }
 
 TEST_F(RoundedMakers, Norms) {

@@ -279,6 +279,30 @@ TEST(InferF8Head, RoundingIsANoiseAndLayoutMovesBytesOnly) {
   EXPECT_LT(cosine(graph, rounded, rest), 1 - 1e-9);
 }
 
+TEST_P(InferF8, WeightsThatAreKeptAreRoundedOnceToTheSameBits) {
+  const Graph graph = bf16_graph(GetParam());
+  const Result<Graph> often = infer_precision_f8(graph);
+  const Result<Graph> once = infer_precision_f8(graph, nullptr, {.keep_weights = true});
+  ASSERT_TRUE(often.ok() && once.ok());
+  ASSERT_TRUE(verify(*once).ok()) << verify(*once).to_string();
+  std::set<std::string> rounded;
+  for (const Op& op : once->ops()) {
+    if (!quantizes(op) || once->value(op.operands[0]).producer != kNoOp) continue;
+    const std::string& name = once->inputs()[once->value(op.operands[0]).result].name;
+    EXPECT_TRUE(rounded.insert(name).second) << name << " twice";
+  }
+  EXPECT_EQ(rounded.size(), 2U * 5);
+  LayoutReport report;
+  ASSERT_TRUE(choose_layout(*once, F8Layout::kInnerLast, &report).ok());
+  EXPECT_EQ(report.num_as_is + report.num_transposed, 0);
+  EXPECT_EQ(report.num_both, 2 * (4 + 5 + 5));
+  Values a = inputs_of_step();
+  Values b = a;
+  ASSERT_TRUE(run_graph(*often, a).ok());
+  ASSERT_TRUE(run_graph(*once, b).ok());
+  for (const GraphOutput& o : often->outputs()) EXPECT_EQ(a.at(o.name), b.at(o.name)) << o.name;
+}
+
 /// Whoever makes an operand may round it too: nothing stands between.
 TEST_P(InferF8, OperandsAreRoundedBehindTheirMakers) {
   const Result<Graph> graph = infer_precision_f8(bf16_graph(GetParam()));
