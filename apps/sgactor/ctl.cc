@@ -131,19 +131,6 @@ Result<int> drain(const CtlOptions& options) {
   });
 }
 
-Result<int> ctl(CtlOptions options) {
-  if (options.action == "status") {
-    if (options.target.empty()) return status(options);
-    return invalid_argument("ctl RUN status: takes no number of workers");
-  }
-  if (options.action == "drain") {
-    if (!options.target.empty()) return drain(options);
-    return invalid_argument("ctl RUN drain: expected a host, or the process id of a node");
-  }
-  const std::string& text = options.target;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), options.workers);
-  const bool good = error == std::errc() && end == text.data() + text.size() &&
 /// What tells one content of a file from another, without reading it; 0: there is none.
 int64_t write_time(const std::string& file) {
   std::error_code error;
@@ -176,12 +163,25 @@ Result<int> profile(const CtlOptions& options) {
   });
 }
 
+Result<int> ctl(CtlOptions options) {
+  if (options.action == "status") {
+    if (options.target.empty()) return status(options);
+    return invalid_argument("ctl RUN status: takes no number of workers");
+  }
+  if (options.action == "profile") return profile(options);
+  if (options.action == "drain") {
+    if (!options.target.empty()) return drain(options);
+    return invalid_argument("ctl RUN drain: expected a host, or the process id of a node");
+  }
+  const std::string& text = options.target;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), options.workers);
+  const bool good = error == std::errc() && end == text.data() + text.size() &&
                     options.workers >= 1 && options.workers <= kMostWorkers;
   if (good) return resize(options);
   return invalid_argument(
       fmt::format("ctl RUN resize: expected a number of workers from 1 to {}", kMostWorkers));
 }
-  if (options.action == "profile") return profile(options);
 
 }  // namespace
 
