@@ -20,9 +20,9 @@ struct RunDirectory {
   [[nodiscard]] std::string trace() const { return path + "/trace/rank0_trace.json.gz"; }
   [[nodiscard]] std::string checkpoints() const { return path + "/ckpt"; }
   [[nodiscard]] std::string report() const { return path + "/report.json"; }
-  /// While a run of several processes goes on: who hosts what, and what `sgactor ctl` asks for.
   /// Times that `sgactor ctl RUN profile` asked for last.
   [[nodiscard]] std::string profile() const { return path + "/profile.json"; }
+  /// While a run of several processes goes on: who hosts what, and what `sgactor ctl` asks for.
   [[nodiscard]] std::string state() const { return path + "/control/state.json"; }
   [[nodiscard]] std::string request() const { return path + "/control/request.json"; }
   [[nodiscard]] std::string lock() const { return path + "/lock"; }
