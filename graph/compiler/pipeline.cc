@@ -201,8 +201,7 @@ Status run_infer_precision(Work& w) {
   if (!f8 || w.update.ops().empty()) return {};
   F8Report products;
   // Stages hold several micro-batches at once, and recompute is asked for to save memory.
-  const bool keep =
-      w.options.mesh.pp == 1 && w.options.recompute.mode == RecomputeMode::kNone;
+  const bool keep = w.options.mesh.pp == 1 && w.options.recompute.mode == RecomputeMode::kNone;
   SGA_ASSIGN(w.training, infer_precision_f8(w.training, &products,
                                             {.head = w.options.f8_head, .keep_weights = keep}));
   SGA_ASSIGN(w.update,

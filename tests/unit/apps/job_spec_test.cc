@@ -60,6 +60,23 @@ TEST(JobSpec, AutoMicroBatchBeginsWithASizeThatDivides) {
             std::string::npos);
 }
 
+TEST(JobSpec, AWordOrTrueOrFalse) {
+  for (const auto& [text, value] :
+       {std::pair{"true", "true"}, {"false", "false"}, {"\"auto\"", "auto"}}) {
+    const auto job =
+        parse_job(with(std::string("[compile]\nf8_head = ") + text + "\n"), "job.toml", {});
+    ASSERT_TRUE(job.ok()) << job.status().to_string();
+    EXPECT_EQ(job->compile.f8_head, value);
+    const auto again = parse_job(write_job(*job, false), "job.toml", {});
+    ASSERT_TRUE(again.ok()) << again.status().to_string();
+    EXPECT_EQ(again->compile.f8_head, value);
+  }
+  for (const std::string line : {"f8_head = 1", "f8_head = \"maybe\"", "f8_layout = true"}) {
+    EXPECT_NE(error_of(with("[compile]\n" + line + "\n")).find("compile.f8_"), std::string::npos)
+        << line;
+  }
+}
+
 TEST(JobSpec, ReadsEverySection) {
   const auto job = parse_job(R"(
 [model]
