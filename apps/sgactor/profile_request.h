@@ -21,7 +21,7 @@ namespace sgactor::apps {
 
 /// Kinds of wire::Opaque.
 inline constexpr uint32_t kTakeTimes = 32;  ///< coordinator -> worker: number of steps, as text
-inline constexpr uint32_t kProfiled = 33;      ///< worker -> coordinator: ProfileAnswer
+inline constexpr uint32_t kProfiled = 33;   ///< worker -> coordinator: ProfileAnswer
 /// Most steps of one request: a trace holds a slice a launch.
 inline constexpr int64_t kMostProfileSteps = 1000;
 

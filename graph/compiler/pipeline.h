@@ -40,8 +40,8 @@ struct CompileOptions {
   /// Of infer_precision: kF32, kBF16, or kF8E4M3: as kBF16, and the products of the layers' linear
   /// maps read 8-bit floats (infer_precision_f8). A graph that only runs forward is then in bf16.
   DType precision = DType::kF32;
-  bool f8_head = true;  ///< with kF8E4M3: the fused head reads 8-bit floats too
-  F8Layout f8_layout = F8Layout::kAny;       ///< of choose_layout: what the backend wants
+  bool f8_head = true;                  ///< with kF8E4M3: the fused head reads 8-bit floats too
+  F8Layout f8_layout = F8Layout::kAny;  ///< of choose_layout: what the backend wants
   std::vector<std::string> disabled_passes;  ///< names of optional passes: fuse_ops; or of one
                                              ///< fusion: fuse_ops.swiglu
   /// Called after each pass with its name and the graphs' text form, for --dump-ir; may be empty.
