@@ -1,6 +1,7 @@
 #pragma once
 #include "graph/base/status.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -42,6 +43,8 @@ class CommitCore {
   /// A new life takes over a rank: its vote for the open step is forgotten, in one go with the new
   /// numbers. False, and nothing changes, if `incarnation` is not higher.
   bool adopt(int32_t rank, int64_t incarnation, int64_t generation);
+  /// Votes of this generation count from now on; those that are there stay. Never goes back.
+  void fence(int64_t generation) { generation_ = std::max(generation_, generation); }
 
   [[nodiscard]] int64_t committed() const { return committed_; }
   [[nodiscard]] int64_t generation() const { return generation_; }

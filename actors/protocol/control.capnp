@@ -82,6 +82,26 @@ struct RankMessage {
   step @2 :Int64;
 }
 
+struct Vote {
+  rank @0 :Int32;
+  incarnation @1 :Int64;
+  step @2 :Int64;
+  posted @3 :UInt64;
+  checked @4 :Int32;
+  checkedHash @5 :UInt64;
+}
+
+struct Recheck {
+  rank @0 :Int32;
+  of @1 :Int32;
+  step @2 :Int64;
+}
+
+struct Heartbeat {
+  sequence @0 :Int64;
+  progress @1 :Int64;
+}
+
 struct StepDone {
   rank @0 :Int32;
   incarnation @1 :Int64;
@@ -171,15 +191,16 @@ struct Envelope {
     takeSnapshot @21 :TakeSnapshot;
     finish @22 :Void;
     rankReady @23 :RankMessage;
-    vote @24 :RankMessage;
+    vote @24 :Vote;
     stepDone @25 :StepDone;
     validationDone @26 :ValidationDone;
     snapshotEnqueued @27 :RankMessage;
     snapshotWritten @28 :SnapshotWritten;
     rankFinished @29 :RankFinished;
     faultReport @30 :FaultReport;
-    heartbeat @31 :Int64;
+    heartbeat @31 :Heartbeat;
     endWorker @32 :EndWorker;
     resume @33 :Int64;
+    recheck @34 :Recheck;
   }
 }

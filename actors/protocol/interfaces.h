@@ -35,7 +35,8 @@ using WorkerActor = caf::typed_actor<
     caf::reacts_to<TakeSnapshot>, caf::reacts_to<SnapshotEnqueued>, caf::reacts_to<Finish>,
     caf::reacts_to<LaneToken>, caf::reacts_to<WorkComplete>, caf::reacts_to<StepPrepared>,
     caf::reacts_to<NumbersRead>, caf::reacts_to<InputsKept>, caf::reacts_to<PoolReport>,
-    caf::reacts_to<Rejoined>, caf::reacts_to<Resume>>;
+    caf::reacts_to<Rejoined>, caf::reacts_to<Resume>, caf::reacts_to<Recheck>,
+    caf::reacts_to<GradientChecked>>;
 
 struct Adopt;
 

@@ -103,6 +103,28 @@ struct Vote {
   int64_t incarnation = 1;
   int64_t generation = 1;
   int64_t step = 0;
+  // Of a step that is verified (gradient_check.h).
+  uint64_t posted = 0;   ///< hash of what the rank has posted; 0: the step is not verified
+  int32_t checked = -1;  ///< the rank whose posts it has executed again
+  uint64_t checked_hash = 0;
+};
+/// coordinator -> worker: execute what `of` has posted in the open step once more, on `rank`;
+/// answered by another Vote, with its hash.
+struct Recheck {
+  int32_t rank = 0;
+  int32_t of = 0;
+  int64_t step = 0;
+  int64_t generation = 1;
+};
+/// a service of the worker -> worker: `rank` has executed posts of `of` again.
+struct GradientChecked {
+  int32_t rank = 0;
+  int32_t of = 0;
+  int64_t step = 0;
+  Status status;
+  uint64_t posted = 0;  ///< by `rank` itself
+  uint64_t hash = 0;    ///< of what it has executed again
+  bool again = false;   ///< a Recheck: the rank has voted before
 };
 /// journal's service -> coordinator: the commit record of `step` is on disk, or why not.
 struct JournalWritten {
@@ -322,6 +344,8 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Rejoined)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Resume)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::BeginStep)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Vote)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Recheck)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::GradientChecked)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::JournalWritten)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::Commit)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(sgactor::actors::StepDone)

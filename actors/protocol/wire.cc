@@ -17,7 +17,7 @@ namespace {
 namespace cw = control_wire;
 
 constexpr size_t kMaxStatusText = 16384;
-constexpr std::array<std::string_view, 28> kNames = {"hello",
+constexpr std::array<std::string_view, 29> kNames = {"hello",
                                                      "welcome",
                                                      "refused",
                                                      "start_workers",
@@ -44,7 +44,8 @@ constexpr std::array<std::string_view, 28> kNames = {"hello",
                                                      "fault_report",
                                                      "heartbeat",
                                                      "end_worker",
-                                                     "resume"};
+                                                     "resume",
+                                                     "recheck"};
 static_assert(kNames.size() == std::variant_size_v<Body>);
 
 capnp::Data::Reader data(const std::string& text) {
@@ -205,6 +206,15 @@ void put(const Vote& m, cw::Envelope::Body::Builder body) {
   to.setRank(m.rank);
   to.setIncarnation(m.incarnation);
   to.setStep(m.step);
+  to.setPosted(m.posted);
+  to.setChecked(m.checked);
+  to.setCheckedHash(m.checked_hash);
+}
+void put(const Recheck& m, cw::Envelope::Body::Builder body) {
+  auto to = body.initRecheck();
+  to.setRank(m.rank);
+  to.setOf(m.of);
+  to.setStep(m.step);
 }
 void put(const StepDone& m, cw::Envelope::Body::Builder body) {
   auto to = body.initStepDone();
@@ -255,7 +265,11 @@ void put(const FaultReport& m, cw::Envelope::Body::Builder body) {
   to.setSuspended(m.suspended);
 }
 void put(const Resume& m, cw::Envelope::Body::Builder body) { body.setResume(m.committed); }
-void put(const Heartbeat& m, cw::Envelope::Body::Builder body) { body.setHeartbeat(m.sequence); }
+void put(const Heartbeat& m, cw::Envelope::Body::Builder body) {
+  auto to = body.initHeartbeat();
+  to.setSequence(m.sequence);
+  to.setProgress(m.progress);
+}
 
 // --- reading ---
 
@@ -371,7 +385,7 @@ Result<Body> get_session(cw::Envelope::Body::Reader body) {
     case Which::OPAQUE:
       return Body(Opaque{body.getOpaque().getKind(), text(body.getOpaque().getPayload())});
     case Which::HEARTBEAT:
-      return Body(Heartbeat{body.getHeartbeat()});
+      return Body(Heartbeat{body.getHeartbeat().getSequence(), body.getHeartbeat().getProgress()});
     case Which::END_WORKER:
       return Body(
           EndWorker{body.getEndWorker().getIndex(), body.getEndWorker().getOnlyIfStopped()});
@@ -403,7 +417,12 @@ Result<Body> get_body(cw::Envelope::Body::Reader body, int64_t generation) {
       return Body(Resume{generation, body.getResume()});
     case Which::VOTE: {
       const auto from = body.getVote();
-      return Body(Vote{from.getRank(), from.getIncarnation(), generation, from.getStep()});
+      return Body(Vote{from.getRank(), from.getIncarnation(), generation, from.getStep(),
+                       from.getPosted(), from.getChecked(), from.getCheckedHash()});
+    }
+    case Which::RECHECK: {
+      const auto from = body.getRecheck();
+      return Body(Recheck{from.getRank(), from.getOf(), from.getStep(), generation});
     }
     case Which::STEP_DONE:
       return get_step_done(body.getStepDone());
@@ -456,7 +475,8 @@ bool belongs_to_generation(const Body& body) {
          std::holds_alternative<BeginValidation>(body) ||
          std::holds_alternative<TakeSnapshot>(body) || std::holds_alternative<Vote>(body) ||
          std::holds_alternative<StepDone>(body) || std::holds_alternative<ValidationDone>(body) ||
-         std::holds_alternative<SnapshotEnqueued>(body) || std::holds_alternative<Resume>(body);
+         std::holds_alternative<SnapshotEnqueued>(body) || std::holds_alternative<Resume>(body) ||
+         std::holds_alternative<Recheck>(body);
 }
 
 Result<std::string> encode(const Envelope& envelope) {

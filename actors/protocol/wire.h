@@ -14,7 +14,7 @@
 namespace sgactor::actors::wire {
 
 /// Grows with every change that an older process would misread.
-inline constexpr uint32_t kProtocol = 4;
+inline constexpr uint32_t kProtocol = 5;
 /// Most bytes of one encoded envelope; a plan is the largest thing sent.
 inline constexpr size_t kMaxBytes = size_t{1} << 29;
 
@@ -109,9 +109,10 @@ struct Opaque {
   uint32_t kind = 0;
   std::string payload;
 };
-/// Says that the sender's gateway handles messages.
+/// Says that the sender's gateway handles messages, and how many its actors have handled.
 struct Heartbeat {
   int64_t sequence = 0;
+  int64_t progress = 0;
 };
 
 /// coordinator -> node: kill a worker process of yours, which is not heard any more.
@@ -125,7 +126,7 @@ using Body =
     std::variant<Hello, Welcome, Refused, StartWorkers, WorkerExited, StopJob, LoadPlan, PlanLoaded,
                  Routes, Shutdown, Failed, Opaque, BeginStep, Commit, BeginValidation, TakeSnapshot,
                  Finish, RankReady, Vote, StepDone, ValidationDone, SnapshotEnqueued,
-                 SnapshotWritten, RankFinished, FaultReport, Heartbeat, EndWorker, Resume>;
+                 SnapshotWritten, RankFinished, FaultReport, Heartbeat, EndWorker, Resume, Recheck>;
 std::string_view name_of(const Body& body);
 /// Messages of a step, which belong to one generation; the others are valid in every one.
 bool belongs_to_generation(const Body& body);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -27,7 +28,8 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
       : collectives_(*spec.collectives),
         backend_(*spec.backend),
         rank_(spec.rank),
-        operations_(std::move(operations)) {
+        operations_(std::move(operations)),
+        described_(describe_operations(spec)) {
     if (!backend_.host_visible()) copier_ = create_thread_service("sga-channel");
   }
   ~CollectiveChannel() override { wait(); }
@@ -50,11 +52,21 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [this] { return num_open_ == 0 && num_telling_ == 0; });
   }
+  void list(std::vector<ChannelOperation>& out) const override;
 
  private:
+  /// What an operation is called, in the room of a few words.
+  struct Name {
+    graph::LaunchId launch = graph::kNoLaunch;
+    int64_t step = 0;
+    int32_t micro_batch = 0;
+    int64_t sequence = 0;
+  };
   /// An operation under way.
   struct Flight {
     const Operation* operation = nullptr;
+    Name name;
+    bool is_open = false;
     uint64_t token = 0;
     kernels::CompletionSink* sink = nullptr;
     size_t num_left = 0;  // pairs
@@ -69,8 +81,12 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
     uint64_t token = 0;
     kernels::CompletionSink* sink = nullptr;
   };
-  Flight& open(const Operation& operation, uint64_t token, kernels::CompletionSink& sink,
-               size_t* index);
+  /// How many that are done are remembered.
+  static constexpr size_t kRemembered = 64;
+
+  Flight& open(const Operation& operation, const Name& name, uint64_t token,
+               kernels::CompletionSink& sink, size_t* index);
+  [[nodiscard]] ChannelOperation describe(const Name& name) const;
   void start_pairs(Flight& flight, size_t index, uint64_t key, transport::Generation generation);
   Status copy_in(Flight& flight);
   Status copy_out(Flight& flight);
@@ -84,10 +100,14 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
   transport::Collectives& collectives_;
   kernels::Backend& backend_;
   int32_t rank_;
-  std::vector<Operation> operations_;  // index: launch; empty for those of other lanes
+  std::vector<Operation> operations_;              // index: launch; empty for those of other lanes
+  const std::vector<ChannelOperation> described_;  // index: launch
   std::atomic<transport::Generation> generation_{1};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable idle_;
+  Name last_;                              // started
+  std::array<Name, kRemembered> ended_{};  // those that were done last, a ring
+  size_t num_ended_ = 0;
   std::deque<Flight> flights_;
   std::vector<size_t> free_;
   int64_t num_open_ = 0;
@@ -97,8 +117,9 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
   std::unique_ptr<BlockingService> copier_;  // null where the host sees the backend's memory
 };
 
-CollectiveChannel::Flight& CollectiveChannel::open(const Operation& operation, uint64_t token,
-                                                   kernels::CompletionSink& sink, size_t* index) {
+CollectiveChannel::Flight& CollectiveChannel::open(const Operation& operation, const Name& name,
+                                                   uint64_t token, kernels::CompletionSink& sink,
+                                                   size_t* index) {
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
     free_.push_back(flights_.size());
@@ -108,6 +129,10 @@ CollectiveChannel::Flight& CollectiveChannel::open(const Operation& operation, u
   free_.pop_back();
   Flight& flight = flights_[*index];
   flight.operation = &operation;
+  flight.name = name;
+  flight.name.sequence = last_.step == name.step ? last_.sequence + 1 : 1;
+  last_ = flight.name;
+  flight.is_open = true;
   flight.token = token;
   flight.sink = &sink;
   flight.num_left = operation.pairs.size();
@@ -125,7 +150,7 @@ void CollectiveChannel::start(graph::LaunchId launch, int64_t step, int32_t micr
   const size_t n = operation.pairs.size();
   size_t index = 0;
   // Nobody else touches a flight between its opening and the start of its pairs.
-  Flight& flight = open(operation, token, sink, &index);
+  Flight& flight = open(operation, {launch, step, micro_batch, 0}, token, sink, &index);
   flight.inputs.assign(inputs.begin(), inputs.end());
   flight.outputs.assign(outputs.begin(), outputs.end());
   flight.inputs.resize(n, nullptr);
@@ -231,6 +256,8 @@ void CollectiveChannel::close(size_t index, const Status& failure) {
   Status first;
   {
     const std::lock_guard lock(mutex_);
+    flights_[index].is_open = false;
+    if (failure.ok()) ended_[num_ended_++ % kRemembered] = flights_[index].name;
     free_.push_back(index);
     if (failure_.ok()) failure_ = failure;
     first = failure_;
@@ -241,6 +268,28 @@ void CollectiveChannel::close(size_t index, const Status& failure) {
   const std::lock_guard lock(mutex_);
   --num_telling_;
   if (num_open_ == 0 && num_telling_ == 0) idle_.notify_all();
+}
+
+ChannelOperation CollectiveChannel::describe(const Name& name) const {
+  ChannelOperation out = described_[static_cast<size_t>(name.launch)];
+  out.step = name.step;
+  out.micro_batch = name.micro_batch;
+  out.sequence = name.sequence;
+  return out;
+}
+
+void CollectiveChannel::list(std::vector<ChannelOperation>& out) const {
+  const std::lock_guard lock(mutex_);
+  for (const Flight& flight : flights_) {
+    if (!flight.is_open) continue;
+    out.push_back(describe(flight.name));
+    out.back().start_ns = flight.start_ns;
+  }
+  for (size_t i = 0; i < std::min(num_ended_, kRemembered); ++i) {
+    if (ended_[i].step != last_.step) continue;
+    out.push_back(describe(ended_[i]));
+    out.back().done = true;
+  }
 }
 
 void CollectiveChannel::drain(uint64_t token, kernels::CompletionSink& sink) {

@@ -8,8 +8,27 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace sgactor::actors {
+
+/// An operation that a channel has started, for a report. Of what all members call the same: key,
+/// step and micro-batch.
+struct ChannelOperation {
+  int32_t lane = 0;
+  std::string channel;    ///< the lane's name in the plan
+  std::string launch;     ///< its name in the plan
+  std::string_view kind;  ///< "all_reduce", "send", …; a literal
+  int32_t key = -1;
+  int64_t step = 0;
+  int32_t micro_batch = 0;
+  int64_t sequence = 0;  ///< of the channel's operations in this step, from 1
+  int64_t start_ns = 0;  ///< steady clock
+  bool done = false;
+  std::vector<int32_t> members;  ///< logical ranks that take part
+};
 
 /// One lane of collectives and sends of one logical rank. Operations are started in the order of
 /// the plan's lane, by whoever holds the lane's token; several are under way at a time, and
@@ -34,6 +53,10 @@ class Channel {
   /// Blocks until nothing is under way, so that memory and sinks may go.
   virtual void wait() = 0;
 
+  /// Adds what is under way, also what is suspended, and of what is done as much as is known still
+  /// of the newest step. Any thread.
+  virtual void list(std::vector<ChannelOperation>& /*out*/) const {}
+
   // Of channels that keep a log (channel_log.h); others do nothing.
 
   /// What was started in this step is started again in `generation`, in order, once nothing is
@@ -41,6 +64,11 @@ class Channel {
   virtual void resume(int64_t /*generation*/) {}
   /// `step` is committed: nobody will ask for its operations again.
   virtual void forget(int64_t /*step*/) {}
+  /// Hash of what the rank alone has computed and posted in `step` (gradient_check.h). Pre: all of
+  /// it is started. Any thread.
+  [[nodiscard]] virtual uint64_t posted(int64_t /*step*/) const { return 0; }
+  /// Fault injection: a bit of the next such post is another. Any thread.
+  virtual void flip_bit() {}
   /// `listener` hears why an operation was suspended, on a thread of the transport. Before the
   /// first start.
   virtual void on_suspended(std::function<void(const Status&)> /*listener*/) {}

@@ -1,6 +1,12 @@
 #include "actors/runtime/channel_log.h"
 
+#include "actors/runtime/channel_operations.h"
+#include "actors/runtime/gradient_check.h"
+#include "graph/base/hash.h"
+
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -21,6 +27,7 @@ struct Footprint {
   };
   std::vector<Input> inputs;
   std::vector<size_t> outputs;
+  bool own = false;  // own_posts
 };
 
 std::vector<Footprint> footprints(const ChannelSpec& spec) {
@@ -34,9 +41,11 @@ std::vector<Footprint> footprints(const ChannelSpec& spec) {
     return static_cast<size_t>(program.buffers[static_cast<size_t>(b)].bytes);
   };
   std::vector<Footprint> out(program.launches.size());
+  const std::vector<bool> own = own_posts(program);
   for (size_t l = 0; l < program.launches.size(); ++l) {
     const graph::Launch& launch = program.launches[l];
     if (launch.lane != spec.lane) continue;
+    out[l].own = own[l];
     for (const graph::LaunchInput& in : launch.inputs) {
       const graph::BufferKind kind = program.buffers[static_cast<size_t>(in.buffer)].kind;
       const bool state =
@@ -51,7 +60,9 @@ std::vector<Footprint> footprints(const ChannelSpec& spec) {
 class LoggedChannel final : public Channel, private kernels::CompletionSink {
  public:
   LoggedChannel(const ChannelSpec& spec, std::unique_ptr<Channel> inner)
-      : footprints_(footprints(spec)), inner_(std::move(inner)) {}
+      : footprints_(footprints(spec)),
+        described_(describe_operations(spec)),
+        inner_(std::move(inner)) {}
   ~LoggedChannel() override { wait(); }
   LoggedChannel(const LoggedChannel&) = delete;
   LoggedChannel& operator=(const LoggedChannel&) = delete;
@@ -73,8 +84,11 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
     }
     inner_->wait();
   }
+  void list(std::vector<ChannelOperation>& out) const override;
   void resume(int64_t generation) override;
   void forget(int64_t step) override;
+  [[nodiscard]] uint64_t posted(int64_t step) const override;
+  void flip_bit() override { flips_ = true; }
   void on_suspended(std::function<void(const Status&)> listener) override {
     listener_ = std::move(listener);
   }
@@ -97,6 +111,7 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
     Copies copies;
     uint64_t token = 0;
     kernels::CompletionSink* sink = nullptr;
+    int64_t start_ns = 0;
   };
   struct Replay {
     Copies copies;
@@ -130,8 +145,10 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
             kernels::LaunchTiming timing);
   void stop_telling();
 
-  const std::vector<Footprint> footprints_;  // index: launch
+  const std::vector<Footprint> footprints_;        // index: launch
+  const std::vector<ChannelOperation> described_;  // index: launch
   std::function<void(const Status&)> listener_;
+  std::atomic<bool> flips_{false};
   mutable std::mutex mutex_;
   std::condition_variable idle_;
   std::deque<Entry> entries_;  // the first num_entries_ are of the open step
@@ -188,6 +205,10 @@ void LoggedChannel::start(graph::LaunchId launch, int64_t step, int32_t micro_ba
     tell(sink, token, why, {});
     return stop_telling();
   }
+  const Footprint& footprint = footprints_[static_cast<size_t>(launch)];
+  if (footprint.own && flips_.load(std::memory_order_relaxed) && flips_.exchange(false)) {
+    inputs[0][footprint.inputs[0].bytes / 2] ^= std::byte{0x10};
+  }
   Entry& entry = append();
   entry.launch = launch;
   entry.step = step;
@@ -195,6 +216,7 @@ void LoggedChannel::start(graph::LaunchId launch, int64_t step, int32_t micro_ba
   entry.outputs.assign(outputs.begin(), outputs.end());
   entry.token = token;
   entry.sink = &sink;
+  entry.start_ns = std::chrono::steady_clock::now().time_since_epoch().count();
   keep_inputs(entry, inputs);
   ++num_open_;
   // Behind those that are started again.
@@ -202,6 +224,36 @@ void LoggedChannel::start(graph::LaunchId launch, int64_t step, int32_t micro_ba
   if (resuming_) return;
   ++num_flying_;
   inner_->start(launch, step, micro_batch, inputs, outputs, num_entries_ - 1, *this);
+}
+
+uint64_t LoggedChannel::posted(int64_t step) const {
+  const std::lock_guard lock(mutex_);
+  uint64_t out = 0;
+  for (size_t i = 0; i < num_entries_; ++i) {
+    const Entry& entry = entries_[i];
+    const Footprint& footprint = footprints_[static_cast<size_t>(entry.launch)];
+    if (!footprint.own || entry.step != step) continue;
+    uint64_t hash = 0;
+    for (size_t j = 0; j < footprint.inputs.size(); ++j) {
+      hash = mix64(hash, hash64(std::span(entry.inputs[j], footprint.inputs[j].bytes)));
+    }
+    out += post_hash(described_[static_cast<size_t>(entry.launch)].key, entry.micro_batch, hash);
+  }
+  return out;
+}
+
+void LoggedChannel::list(std::vector<ChannelOperation>& out) const {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < num_entries_; ++i) {
+    const Entry& entry = entries_[i];
+    out.push_back(described_[static_cast<size_t>(entry.launch)]);
+    ChannelOperation& o = out.back();
+    o.step = entry.step;
+    o.micro_batch = entry.micro_batch;
+    o.sequence = static_cast<int64_t>(i) + 1;
+    o.start_ns = entry.start_ns;
+    o.done = entry.state == State::kDone;
+  }
 }
 
 void LoggedChannel::resume(int64_t generation) {

@@ -35,6 +35,27 @@ CollectiveKind kind_of(LaunchKind kind) {
   return CollectiveKind::kAllReduce;
 }
 
+std::string_view name_of(LaunchKind kind) {
+  switch (kind) {
+    case LaunchKind::kReduceScatter:
+      return "reduce_scatter";
+    case LaunchKind::kAllGather:
+      return "all_gather";
+    case LaunchKind::kBroadcast:
+      return "broadcast";
+    case LaunchKind::kAllToAll:
+      return "all_to_all";
+    case LaunchKind::kSend:
+      return "send";
+    case LaunchKind::kRecv:
+      return "recv";
+    case LaunchKind::kSubgraph:
+    case LaunchKind::kAllReduce:
+      break;
+  }
+  return "all_reduce";
+}
+
 bool reduces(LaunchKind kind) {
   return kind == LaunchKind::kAllReduce || kind == LaunchKind::kReduceScatter;
 }
@@ -54,6 +75,14 @@ std::optional<Element> element_of(DType dtype) {
     default:
       return std::nullopt;
   }
+}
+
+/// The other end of a send or recv, or the root of a broadcast, as `rank` sees it.
+int32_t peer_rank(const graph::Plan& plan, const graph::Communication& c, int32_t rank) {
+  graph::RankPlacement at = plan.ranks[static_cast<size_t>(rank)];
+  const graph::MeshAxis axis = plan.groups[static_cast<size_t>(c.group)].axis;
+  (axis == graph::MeshAxis::kPp ? at.pp : axis == graph::MeshAxis::kDp ? at.dp : at.tp) = c.peer;
+  return graph::rank_at(plan, at.pp, at.dp, at.tp);
 }
 
 /// Turns a plan's launches into requests.
@@ -101,10 +130,7 @@ class OperationBuilder {
     const bool has_peer = launch.kind == LaunchKind::kSend || launch.kind == LaunchKind::kRecv ||
                           launch.kind == LaunchKind::kBroadcast;
     if (!has_peer) return {};
-    graph::RankPlacement at = plan_.ranks[static_cast<size_t>(rank_)];
-    const graph::MeshAxis axis = plan_.groups[static_cast<size_t>(c.group)].axis;
-    (axis == graph::MeshAxis::kPp ? at.pp : axis == graph::MeshAxis::kDp ? at.dp : at.tp) = c.peer;
-    request.root = place(graph::rank_at(plan_, at.pp, at.dp, at.tp));
+    request.root = place(peer_rank(plan_, c, rank_));
     if (request.root < 0) return invalid_plan(fmt::format("its group has no member {}", c.peer));
     return {};
   }
@@ -165,6 +191,30 @@ class OperationBuilder {
 };
 
 }  // namespace
+
+std::vector<ChannelOperation> describe_operations(const ChannelSpec& spec) {
+  const graph::Plan& plan = *spec.plan;
+  const auto index = static_cast<size_t>(plan.ranks[static_cast<size_t>(spec.rank)].program);
+  const graph::RankProgram& program = plan.programs[index];
+  std::vector<ChannelOperation> out(program.launches.size());
+  for (size_t l = 0; l < program.launches.size(); ++l) {
+    const graph::Launch& launch = program.launches[l];
+    if (launch.lane != spec.lane) continue;
+    ChannelOperation& o = out[l];
+    o.lane = spec.lane;
+    o.channel = program.lanes[static_cast<size_t>(spec.lane)].name;
+    o.launch = launch.name;
+    o.kind = name_of(launch.kind);
+    o.key = launch.communication.key;
+    const int32_t group = launch.communication.group;
+    if (group < 0 || static_cast<size_t>(group) >= plan.groups.size()) continue;
+    o.members = graph::group_members(plan, group, spec.rank);
+    if (launch.kind != LaunchKind::kSend && launch.kind != LaunchKind::kRecv) continue;
+    const int32_t peer = peer_rank(plan, launch.communication, spec.rank);
+    o.members = {std::min(spec.rank, peer), std::max(spec.rank, peer)};
+  }
+  return out;
+}
 
 Result<std::vector<Operation>> build_operations(const ChannelSpec& spec) {
   const auto index = static_cast<size_t>(spec.plan->ranks[static_cast<size_t>(spec.rank)].program);

@@ -24,6 +24,10 @@ struct Operation {
   std::vector<Pair> pairs;  ///< empty: a launch of another lane
 };
 
+/// One for each launch of the rank's program, without what differs from firing to firing; empty
+/// names for those of other lanes.
+std::vector<ChannelOperation> describe_operations(const ChannelSpec& spec);
+
 /// One for each launch of the rank's program. Errors: as create_channel has them.
 Result<std::vector<Operation>> build_operations(const ChannelSpec& spec);
 

@@ -586,8 +586,8 @@ CoordinatorActor::behavior_type coordinator_actor(Self self,
       },
       [self](const FaultReport& msg) {
         CoordinatorState& st = self->state;
-        if (!msg.suspended) return end_run(self, msg.status);
-        if (st.fence || !st.host->on_suspended) return;
+        if (!msg.suspended || !st.host->on_suspended) return end_run(self, msg.status);
+        if (st.fence) return;
         st.host->on_suspended(st.commits.generation(), msg.status);
       },
       [self](const Fence& msg) { on_fence(self, msg); },

@@ -143,7 +143,7 @@ FeederActor::behavior_type feeder_actor(Self self, const std::shared_ptr<Program
   const auto num_feeds = static_cast<int32_t>(s.schedule().feed_positions.size());
   s.core = FeedCore(host->first_step, host->last_step, num_feeds, num_slots);
   s.leases.resize(static_cast<size_t>(num_slots));
-  s.probe = Probe(host->shared, host->id == kTraining ? "feeder" : "validation feeder");
+  s.probe = Probe(host->shared, host->id == kTraining ? "feeder" : "validation feeder", s.rank);
   return {
       [self](const Wire& msg) {
         self->state.routes = msg.routes;

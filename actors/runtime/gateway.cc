@@ -27,9 +27,10 @@ constexpr bool kToCoordinator =
     std::is_same_v<T, FaultReport>;
 /// And back.
 template <class T>
-constexpr bool kToWorker = std::is_same_v<T, BeginStep> || std::is_same_v<T, Commit> ||
-                           std::is_same_v<T, BeginValidation> || std::is_same_v<T, TakeSnapshot> ||
-                           std::is_same_v<T, Finish> || std::is_same_v<T, Resume>;
+constexpr bool kToWorker =
+    std::is_same_v<T, BeginStep> || std::is_same_v<T, Commit> ||
+    std::is_same_v<T, BeginValidation> || std::is_same_v<T, TakeSnapshot> ||
+    std::is_same_v<T, Finish> || std::is_same_v<T, Resume> || std::is_same_v<T, Recheck>;
 
 struct GatewayState {
   std::string name = "gateway";

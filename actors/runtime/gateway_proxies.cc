@@ -47,6 +47,8 @@ WorkerActor::behavior_type worker_proxy(WorkerProxy self, const GatewayActor& ga
       [self](const PoolReport&) { not_here(self, "pool_report"); },
       [self](const Rejoined&) { not_here(self, "rejoined"); },
       [self](const Resume& m) { to_worker(self, m); },
+      [self](const Recheck& m) { to_worker(self, m); },
+      [self](const GradientChecked&) { not_here(self, "gradient_checked"); },
   };
 }
 

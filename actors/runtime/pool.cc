@@ -47,7 +47,7 @@ PoolActor::behavior_type pool_actor(Self self, const std::shared_ptr<ProgramHost
   s.rank = host->context().rank;
   s.host = host;
   s.core = std::make_unique<PoolCore>(*host->context().program, host->context().schedule);
-  s.probe = Probe(host->shared, host->id == kTraining ? "pool" : "validation pool");
+  s.probe = Probe(host->shared, host->id == kTraining ? "pool" : "validation pool", s.rank);
   return {
       [self](const Wire& msg) { self->state.routes = msg.routes; },
       [self](const LeaseRequest& msg) {

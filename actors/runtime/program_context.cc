@@ -251,6 +251,25 @@ Status create_lanes(const std::vector<ProgramContext*>& contexts,
   return {};
 }
 
+Status create_streams(ProgramContext& context) {
+  auto set = std::make_shared<LaneSet>();
+  kernels::Backend& backend = *context.backend;
+  int64_t scratch_bytes = 0;
+  for (const auto& e : context.executables) {
+    if (e) scratch_bytes = std::max(scratch_bytes, e->scratch_bytes());
+  }
+  for (const graph::Lane& planned : context.program->lanes) {
+    LaneSet::Lane& lane = set->lanes.emplace_back();
+    if (planned.kind == graph::LaneKind::kCommunication) continue;
+    if (scratch_bytes > 0) {
+      SGA_ASSIGN(lane.scratch, backend.allocate(scratch_bytes, "scratch of " + planned.name));
+    }
+    SGA_ASSIGN(lane.stream, backend.create_stream());
+  }
+  context.lanes = set;
+  return {};
+}
+
 TensorType whole_type(const Buffer& buffer) {
   return buffer.slice.sharded() ? TensorType{buffer.type.dtype, buffer.slice.full} : buffer.type;
 }

@@ -115,6 +115,9 @@ Result<std::shared_ptr<ProgramContext>> create_context(const ContextSpec& spec);
 Status create_lanes(const std::vector<ProgramContext*>& contexts,
                     transport::Collectives* collectives, Behaviours* behaviours = nullptr,
                     bool logged = false);
+/// Streams for `context` alone; its lanes of communication stay empty, and nobody may launch there.
+/// Errors: kOutOfMemory.
+Status create_streams(ProgramContext& context);
 /// Fills parameters and moments, cut from the whole tensors where the rank holds a part. Blocks.
 Status load_state(const ProgramContext& context, const transport::StateSource& source);
 

@@ -207,6 +207,10 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
     SGA_ASSIGN(out.step_hook, spec.behaviours->step_hook(c, inputs.collectives));
   }
   SGA_TRY(set_up_mirror(spec, out));
+  if (spec.verify_interval > 0) {
+    if (!logged) return unsupported("steps can be verified only where posts are kept");
+    SGA_ASSIGN(out.check, GradientCheck::create(out.training.context, *inputs.sampler));
+  }
   return out;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include "actors/runtime/batch_source.h"
+#include "actors/runtime/gradient_check.h"
 #include "actors/runtime/program_context.h"
 #include "actors/runtime/snapshot.h"
 #include "actors/runtime/training.h"
@@ -47,6 +48,7 @@ struct RankSetup {
   std::shared_ptr<SnapshotStaging> snapshots;   ///< null: no checkpoints
   std::shared_ptr<StepHook> step_hook;          ///< of a strategy; null: none
   std::shared_ptr<UpdateInputs> update_inputs;  ///< null: not kept
+  std::shared_ptr<GradientCheck> check;         ///< null: no step is verified
   std::optional<RedoneStep> redone;  ///< the step before the first, if its update was done again
 };
 

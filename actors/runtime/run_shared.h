@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <ctime>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace sgactor::transport {
@@ -49,29 +51,65 @@ class ExecutionLedger {
 struct RunShared {
   Tracer tracer;
 
-  /// Messages handled by one actor; written by that actor only.
-  struct alignas(64) Counter {
-    std::atomic<int64_t> value{0};
-    void add() {
-      value.store(value.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  /// What one actor handles; written by that actor only. Whoever reads while the actor is at work
+  /// may see fields of two messages.
+  struct alignas(64) ActorRecord {
+    std::string actor;
+    int32_t rank = -1;  ///< -1: works for all ranks of the process
+    std::atomic<int64_t> num_messages{0};
+    // Of the last one.
+    std::atomic<const char*> message{nullptr};  ///< its name, a literal
+    std::atomic<int64_t> step{0};
+    std::atomic<int32_t> micro_batch{0};
+    std::atomic<int64_t> time_ns{0};  ///< steady clock, as coarse as the system's ticks
+
+    void note(const char* name, int64_t at_step, int32_t at_micro_batch) {
+      constexpr auto kRelaxed = std::memory_order_relaxed;
+      timespec now{};
+      ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);  // a fifth of the exact clock's price
+      message.store(name, kRelaxed);
+      step.store(at_step, kRelaxed);
+      micro_batch.store(at_micro_batch, kRelaxed);
+      time_ns.store(int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec, kRelaxed);
+      num_messages.store(num_messages.load(kRelaxed) + 1, kRelaxed);
     }
   };
-  /// A counter for a new actor; lives as long as this.
-  Counter& new_counter() {
+  /// A record for a new actor; lives as long as this.
+  ActorRecord& new_record(const std::string& actor, int32_t rank) {
     const std::lock_guard lock(mutex);
-    return counters.emplace_back();
+    ActorRecord& record = records.emplace_back();
+    record.actor = actor;
+    record.rank = rank;
+    return record;
   }
   [[nodiscard]] int64_t num_messages() {
     const std::lock_guard lock(mutex);
     int64_t n = 0;
-    for (const Counter& c : counters) n += c.value.load(std::memory_order_relaxed);
+    for (const ActorRecord& r : records) n += r.num_messages.load(std::memory_order_relaxed);
     return n;
   }
 
+  /// Where a rank is in its step; written by its worker.
+  enum class Phase : uint8_t { kIdle = 0, kComputing, kVoted, kUpdating, kValidating };
+  struct RankRecord {
+    int32_t rank = 0;
+    std::atomic<Phase> phase{Phase::kIdle};
+  };
+  RankRecord& new_rank(int32_t rank) {
+    const std::lock_guard lock(mutex);
+    RankRecord& record = ranks.emplace_back();
+    record.rank = rank;
+    return record;
+  }
+
   std::mutex mutex;
-  std::deque<Counter> counters;
+  std::deque<ActorRecord> records;
+  std::deque<RankRecord> ranks;
   /// Allocation counters when the first step began.
   std::optional<kernels::AllocationStats> allocations_at_start;
+
+  /// The coordinator waits for ranks to compute (and not for a disk, or for nothing).
+  std::atomic<bool> computes{false};
 
   /// Which executions there have been in this process, also in runs before; null: not counted.
   std::shared_ptr<ExecutionLedger> executions;
@@ -81,6 +119,10 @@ struct RunShared {
 
   /// Fault injection. Set: the next actor that handles a message throws, once.
   std::atomic<bool> throw_in_actor{false};
+  /// Fault injection. Set: the next actor of a rank that handles a message does not return from
+  /// it, until the flag is cleared and its waiters are told.
+  std::atomic<bool> stall_in_actor{false};
+  std::atomic<bool> stalled{false};  ///< one does so
   /// Files that checkpoint writers use; null: the machine's. Set before the actors are spawned.
   std::shared_ptr<transport::FileSystem> files;
 };

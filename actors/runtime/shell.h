@@ -66,9 +66,10 @@ void install_handlers(Self* self) {
 class Probe {
  public:
   Probe() = default;
-  Probe(std::shared_ptr<RunShared> shared, const std::string& actor)
+  /// `rank`: of whose program the actor is; -1: of none alone.
+  Probe(std::shared_ptr<RunShared> shared, const std::string& actor, int32_t rank = -1)
       : shared_(std::move(shared)),
-        counter_(&shared_->new_counter()),
+        record_(&shared_->new_record(actor, rank)),
         track_(shared_->tracer.add_track(actor)) {}
 
   /// Lasts as long as the handler; a slice on the actor's track.
@@ -112,19 +113,25 @@ class Probe {
   /// Call at the top of each handler. `name` is a literal. Throws where RunShared says so.
   [[nodiscard]] Span handle(const caf::local_actor* self, std::string_view name, int64_t step,
                             int32_t micro_batch = 0) {
-    counter_->add();
+    record_->note(name.data(), step, micro_batch);
     if (shared_->throw_in_actor.load(std::memory_order_relaxed) &&
         shared_->throw_in_actor.exchange(false)) {
       throw std::runtime_error("injected");
     }
+    if (shared_->stall_in_actor.load(std::memory_order_relaxed)) stall();
     return {*this, self, name, step, micro_batch};
+  }
+  /// Holds the first actor of a rank that comes here.
+  void stall() {
+    if (record_->rank < 0 || shared_->stalled.exchange(true)) return;
+    shared_->stall_in_actor.wait(true);
   }
   [[nodiscard]] RunShared& shared() const { return *shared_; }
   [[nodiscard]] const std::shared_ptr<RunShared>& shared_ptr() const { return shared_; }
 
  private:
   std::shared_ptr<RunShared> shared_;
-  RunShared::Counter* counter_ = nullptr;
+  RunShared::ActorRecord* record_ = nullptr;
   int32_t track_ = 0;
 };
 

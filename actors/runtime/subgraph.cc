@@ -246,7 +246,7 @@ SubgraphActor::behavior_type subgraph_actor(Self self, const std::shared_ptr<Pro
   }
   s.held.resize(static_cast<size_t>(s.core.num_places()));
   for (SubgraphState::Held& held : s.held) held.inputs.resize(s.wiring->awaited.size());
-  s.probe = Probe(host->shared, host->id == kTraining ? s.name : "validation " + s.name);
+  s.probe = Probe(host->shared, host->id == kTraining ? s.name : "validation " + s.name, s.rank);
   return {
       [self](const Wire& msg) { self->state.routes = msg.routes; },
       [self](const HandleReady& msg) { on_handle(self, msg); },

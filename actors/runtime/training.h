@@ -34,6 +34,19 @@ struct StepReport {
   int64_t reexecuted = 0;  ///< launches that processes had executed before, in this generation
 };
 
+/// What comes of a step that was verified (gradient_check.h).
+struct VerifiedStep {
+  int64_t step = 0;
+  // Where executions did not agree:
+  int32_t rank = -1;      ///< whose posts they are; -1: all agreed
+  int32_t liar = -1;      ///< who was wrong
+  uint64_t own_hash = 0;  ///< of the rank itself, the first time
+  int32_t checker = -1;
+  uint64_t checker_hash = 0;
+  int32_t umpire = -1;
+  uint64_t umpire_hash = 0;
+};
+
 /// What the run tells its caller. Called from the coordinator actor's thread, one call at a time;
 /// must not block for long.
 class TrainingObserver {
@@ -43,6 +56,7 @@ class TrainingObserver {
   virtual void on_validation(int64_t step, double loss) = 0;
   virtual void on_checkpoint(int64_t step, const std::string& path,
                              const transport::WriteStats& stats) = 0;
+  virtual void on_verified(const VerifiedStep& /*verified*/) {}
 };
 
 struct TrainingSpec {
@@ -58,6 +72,8 @@ struct TrainingSpec {
   /// The initial state is that before this step: the updates up to first_step - 1 are done again
   /// from mirror_root. 0: it is that of first_step - 1.
   int64_t redo_from = 0;
+  /// Steps; of every such step each rank executes again what another has posted. 0: never.
+  int64_t verify_interval = 0;
   std::string journal_file;         ///< commits, a synced line each; empty: kept in memory
   int64_t validation_interval = 0;  ///< steps, and after the last one; 0: never
   int64_t validation_batches = 8;   ///< micro-batches, the same ones each time

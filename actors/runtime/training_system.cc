@@ -1,5 +1,6 @@
 #include "actors/runtime/training_system.h"
 
+#include "actors/runtime/gradient_check.h"
 #include "graph/base/log.h"
 
 #include <caf/send.hpp>
@@ -34,6 +35,9 @@ Result<std::shared_ptr<CoordinatorHost>> create_coordinator_host(
   host->validation_batches = spec.validation_batches;
   host->trace_steps = spec.trace_file.empty() ? 0 : spec.trace_steps;
   host->placements = inputs.plan->ranks;
+  for (size_t r = 0; r < host->placements.size(); ++r) {
+    host->umpires.push_back(umpire_of(*inputs.plan, static_cast<int32_t>(r)));
+  }
   host->validation_rank = validation_rank(spec, inputs);
   host->checkpoints = {spec.checkpoint_root, spec.keep_checkpoints, spec.checkpoint_template};
   host->journal = std::move(journal);

@@ -77,6 +77,8 @@ RankHost WorkerAssembly::host_rank(const TrainingSpec& spec, const RankSetup& se
   rank.step_hook = setup.step_hook;
   rank.update_inputs = setup.update_inputs;
   rank.redone = setup.redone;
+  rank.check = setup.check;
+  rank.verify_interval = spec.verify_interval;
   rank.training = create_host(kTraining, setup.training, services, shared, tracks);
   rank.training->first_step = spec.first_step;
   rank.training->last_step = spec.last_step;
@@ -112,6 +114,7 @@ void WorkerAssembly::close() {
   abort(make_status(Code::kCancelled, "the run has ended"));
   for (const RankSetup& r : ranks_) {
     r.training.context->lanes->synchronize();
+    if (r.check) r.check->close();
     if (r.step_hook) r.step_hook->close();
   }
   for (const auto& p : programs_) release_receivers(*p);

@@ -1,7 +1,9 @@
 #include "actors/runtime/members.h"
 #include "actors/runtime/shell.h"
 
+#include <optional>
 #include <string>
+#include <utility>
 
 namespace sgactor::actors {
 namespace {
@@ -14,19 +16,22 @@ struct WriterState {
   CoordinatorActor coordinator;
   std::string mirror;  // where the one under way goes, if not to the run's checkpoints
   bool busy = false;   // staging holds a snapshot that is not on disk yet
+  // Asked for by a coordinator that has taken the run over and does not know of the one under way.
+  std::optional<TakeSnapshot> next;
   Probe probe;
 };
 using Self = WriterActor::stateful_pointer<WriterState>;
 
 /// The worker has lent the lanes.
-void copy_out(Self self, int64_t step) {
+void copy_out(Self self, const TakeSnapshot& msg) {
   WriterState& s = self->state;
   s.busy = true;
-  WorkName work{WorkKind::kSnapshot, kTraining, 0, 0, step};
+  s.mirror = msg.mirror;
+  WorkName work{WorkKind::kSnapshot, kTraining, 0, 0, msg.step};
   const uint64_t token = pack(work);
   work.kind = WorkKind::kQuiet;
   s.host->snapshots->enqueue_copies(token, pack(work), *s.host->sink);
-  self->send(s.worker, SnapshotEnqueued{s.rank, step});
+  self->send(s.worker, SnapshotEnqueued{s.rank, msg.step});
 }
 
 void write(Self self, int64_t step) {
@@ -62,14 +67,16 @@ WriterActor::behavior_type writer_actor(Self self, const std::shared_ptr<WriterH
   s.worker = worker;
   s.coordinator = coordinator;
   host->sink->set_receiver(WriterActor(self));
-  s.probe = Probe(host->shared, "checkpoint writer");
+  s.probe = Probe(host->shared, "checkpoint writer", s.rank);
   return {
       [self](const TakeSnapshot& msg) {
         WriterState& st = self->state;
         const auto span = st.probe.handle(self, "take_snapshot", msg.step);
-        if (st.busy) return fail(self, internal_error("a snapshot while one is written"), msg.step);
-        st.mirror = msg.mirror;
-        copy_out(self, msg.step);
+        if (st.busy) {
+          st.next = msg;
+        } else {
+          copy_out(self, msg);
+        }
       },
       [self](const WorkComplete& msg) {
         const WorkName work = unpack(msg.token);
@@ -84,6 +91,7 @@ WriterActor::behavior_type writer_actor(Self self, const std::shared_ptr<WriterH
         if (!msg.status.ok() && st.mirror.empty()) return fail(self, msg.status, msg.step);
         st.busy = false;
         self->send(st.coordinator, msg);
+        if (const auto next = std::exchange(st.next, std::nullopt)) copy_out(self, *next);
       },
   };
 }

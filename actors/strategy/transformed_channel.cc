@@ -71,6 +71,7 @@ class TransformedChannel final : public Channel {
     }
     inner_->wait();
   }
+  void list(std::vector<ChannelOperation>& out) const override { inner_->list(out); }
 
  private:
   Status run(Prepared& prepared, const Started& started);

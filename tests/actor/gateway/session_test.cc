@@ -43,6 +43,8 @@ WorkerActor::behavior_type echo_worker(WorkerActor::pointer self, CoordinatorAct
       [=](const Resume& m) {
         self->send(coordinator, Vote{0, 1, m.generation, m.committed + 1});
       },
+      [](const Recheck&) {},
+      [](const GradientChecked&) {},
   };
 }
 

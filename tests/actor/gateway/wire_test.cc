@@ -55,16 +55,17 @@ std::vector<Body> all_bodies() {
           TakeSnapshot{16, "/dev/shm/m"},
           Finish{},
           RankReady{1, 2, 3},
-          Vote{1, 2, 3, 17},
+          Vote{1, 2, 3, 17, 0xFEDCBA9876543210ULL, 5, 7},
           done,
           ValidationDone{1, 16, 3.25},
           SnapshotEnqueued{1, 16},
           written,
           RankFinished{1, {1000, 2, 3}},
           FaultReport{1, fault(), true},
-          Heartbeat{5},
+          Heartbeat{5, 6},
           EndWorker{3, true},
-          Resume{3, 16}};
+          Resume{3, 16},
+          Recheck{1, 4, 17, 3}};
 }
 
 std::string bytes_of(const Body& body) {

@@ -55,5 +55,17 @@ TEST(CommitCore, AFenceKeepsVotesOfSurvivorsAndIsWrittenAsItStands) {
   EXPECT_EQ(*core.on_vote(1, 2, 2, 7), Vote::kAll);
 }
 
+TEST(CommitCore, AFenceWithoutLossKeepsVotesAndCountsThoseOfItsGenerationOnly) {
+  CommitCore core({1, 1}, 1, 0);
+  EXPECT_EQ(core.on_vote(0, 1, 1, 1).value(), CommitCore::Vote::kCounted);
+  core.fence(2);
+  EXPECT_EQ(core.generation(), 2);
+  EXPECT_EQ(core.on_vote(1, 1, 1, 1).value(), CommitCore::Vote::kStale);
+  EXPECT_EQ(core.on_vote(0, 1, 2, 1).value(), CommitCore::Vote::kRepeated);
+  EXPECT_EQ(core.on_vote(1, 1, 2, 1).value(), CommitCore::Vote::kAll);
+  core.fence(1);
+  EXPECT_EQ(core.generation(), 2) << "it never goes back";
+}
+
 }  // namespace
 }  // namespace sgactor::actors
