@@ -1,6 +1,7 @@
 #include "apps/sgactor/bench_collectives.h"
 
 #include "apps/sgactor/collectives_bench.h"
+#include "apps/sgactor/data_plane.h"
 #include "apps/sgactor/fabric_hash.h"
 #include "graph/base/units.h"
 
@@ -20,6 +21,7 @@ struct Options {
   std::vector<int32_t> processes = {2, 4};
   std::string algorithm = "ring";
   std::vector<int64_t> bytes;
+  std::string check_frames = "auto";
   bool json = false;
 };
 
@@ -46,6 +48,7 @@ Result<int> bench_collectives(const Options& options) {
   CollectivesBenchOptions bench;
   bench.hash = &hash;
   bench.sizes_bytes = options.bytes;
+  bench.check_frames = frame_check_of(options.check_frames);
   SGA_ASSIGN(bench.algorithm, parse_algorithm(options.algorithm));
   if (!options.json) {
     std::cout << fmt::format("{:<10} {:>9} {:<17} {:>10} {:>12} {:>10}\n", "transport", "processes",
@@ -84,6 +87,9 @@ void add_bench_collectives(CLI::App& bench, CommandLine& line) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command->add_option("--algorithm", options->algorithm, "exact, ring, tree, halving_doubling")
+      ->capture_default_str();
+  command->add_option("--check-frames", options->check_frames, "as resilience.check_frames")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
   command->add_option("--bytes", options->bytes, "sizes; by default 8 B to 64 MiB")
       ->delimiter(',')

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <poll.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <chrono>
@@ -103,6 +104,19 @@ Result<bool> join_nodes(actors::NodeChildren& children, const RunDirectory& run,
   return true;
 }
 
+/// Whether the scenario has killed the coordinator once more than it was started again.
+bool was_meant(const actors::NodeChildren::Exit& exit, const ChaosStriker* striker,
+               int64_t restarts) {
+  if (striker == nullptr || !WIFSIGNALED(exit.status) || WTERMSIG(exit.status) != SIGKILL) {
+    return false;
+  }
+  const auto& strikes = striker->strikes();
+  return restarts <
+         std::count_if(
+             strikes.begin(), strikes.end(),
+             [](const Strike& s) { return s.fault.kind == ChaosFault::Kind::kKillCoordinator; });
+}
+
 /// Trains in a process of its own; `striker` may be null. Errors: kCancelled; how it ended.
 Status train_once(const std::string& job, const RunDirectory& run, const ChaosScenario& scenario,
                   ChaosStriker* striker, const std::atomic<bool>& stop) {
@@ -117,11 +131,16 @@ Status train_once(const std::string& job, const RunDirectory& run, const ChaosSc
   if (nodes > 1) words.push_back(fmt::format("--nodes={}", nodes));
   SGA_TRY(children.start(words, kTrainTag).status());
   bool joined = nodes == 1;
+  int64_t restarts = 0;
   while (true) {
     for (const auto& exit : children.take_exits()) {
       if (exit.tag != kTrainTag) continue;  // a node that was struck
       if (exit.clean()) return {};
-      return internal_error(fmt::format("{}: {}", run.path, exit.how));
+      if (!was_meant(exit, striker, restarts)) {
+        return internal_error(fmt::format("{}: {}", run.path, exit.how));
+      }
+      if (restarts++ == 0) words.push_back("--resume");
+      SGA_TRY(children.start(words, kTrainTag).status());
     }
     if (stop.load()) {
       children.signal_all(SIGTERM);
@@ -238,6 +257,16 @@ Result<int> run_chaos(const CommandLine& line, const ChaosRunOptions& options) {
   // Standard output is the report's.
   job.log.interval = std::max(job.log.interval, job.training.steps);
   job.log.sample_tokens = 0;
+  const auto has = [&](ChaosFault::Kind kind) {
+    return std::any_of(scenario.faults.begin(), scenario.faults.end(),
+                       [kind](const ChaosFault& f) { return f.kind == kind; });
+  };
+  // Workers of one host meet in memory, which "auto" trusts.
+  if (has(ChaosFault::Kind::kCorruptFrame)) job.resilience.check_frames = "on";
+  if (has(ChaosFault::Kind::kBitFlip) && job.resilience.verify_interval == 0) {
+    job.resilience.verify_interval = 1;
+    SGA_TRY(check_combinations(job));
+  }
   const std::string job_file = base + "/job.toml";
   SGA_TRY(transport::write_file_atomic(job_file, write_job(job, false)));
   const std::atomic<bool>& stop = install_stop_signals();

@@ -13,14 +13,21 @@
 namespace sgactor::apps {
 namespace {
 
-constexpr std::array<std::string_view, 8> kKinds = {"kill_worker", "hang_worker", "slow_worker",
-                                                    "kill_node",   "kill_actor",  "disk_full",
-                                                    "torn_write",  "xid"};
+constexpr std::array<std::string_view, 16> kKinds = {
+    "kill_worker",   "hang_worker", "slow_worker", "kill_node",
+    "kill_actor",    "disk_full",   "torn_write",  "xid",
+    "stall_worker",  "drop_frame",  "delay_frame", "duplicate_frame",
+    "corrupt_frame", "partition",   "bit_flip",    "kill_coordinator"};
 // Those that a draw may give: they need nothing else of the scenario.
 constexpr int64_t kNumDrawn = 3;
 constexpr int64_t kMostNodes = 16;
 constexpr int64_t kMostXid = 1023;
 constexpr int64_t kMostFaults = 10'000;
+constexpr std::array<std::string_view, 5> kPhases = {"fence", "restore", "resume", "replay",
+                                                     "journalled"};
+constexpr int64_t kDelayMs = 50;
+constexpr int64_t kPartitionMs = 1000;
+constexpr int64_t kMostMs = 60'000;
 
 class Reader {
  public:
@@ -107,7 +114,8 @@ class Reader {
   }
   Status read_fault(const toml::table& table) {
     ChaosFault fault;
-    SGA_TRY(check_keys(table, {"kind", "worker", "rank", "at_step", "xid"}));
+    SGA_TRY(check_keys(
+        table, {"kind", "worker", "rank", "at_step", "xid", "to_rank", "ms", "phase", "spare"}));
     SGA_TRY(read_kind(table, fault));
     const bool is_xid = fault.kind == ChaosFault::Kind::kXid;
     if (is_xid != table.contains("xid")) {
@@ -120,6 +128,8 @@ class Reader {
       return wrong(table, "give worker or rank, not both");
     }
     if (fault.worker < 0 && fault.rank < 0) fault.rank = draw(limits_.num_ranks);
+    SGA_TRY(read_link(table, fault));
+    SGA_TRY(read_phase(table, fault));
     const toml::node* at = table.get("at_step");
     if (at != nullptr && at->value_exact<std::string>() == "recovery") {
       if (out_.faults.empty()) return wrong(*at, "at_step: no fault comes before this one");
@@ -128,8 +138,57 @@ class Reader {
       fault.at_step = draw_step();
       SGA_TRY(number(table, "at_step", 1, limits_.num_steps - 1, fault.at_step));
     }
+    const bool waits = !fault.phase.empty() && fault.phase != "journalled";
+    if (waits && !fault.in_recovery) {
+      return wrong(table,
+                   "phase: of the recovery that the fault before leads to: give at_step = "
+                   "\"recovery\"");
+    }
     out_.faults.push_back(fault);
     return {};
+  }
+  /// When in a recovery a fault strikes, and whom.
+  Status read_phase(const toml::table& table, ChaosFault& fault) const {
+    const bool of_coordinator = fault.kind == ChaosFault::Kind::kKillCoordinator;
+    const bool takes = of_coordinator || fault.kind == ChaosFault::Kind::kKillWorker;
+    if (const toml::node* node = table.get("phase")) {
+      const auto text = node->value_exact<std::string>();
+      const bool known = text && std::find(kPhases.begin(), kPhases.end(), *text) != kPhases.end();
+      if (!takes || !known || (*text == "journalled" && !of_coordinator)) {
+        return wrong(*node, fmt::format("phase: expected one of {}, of kill_worker or "
+                                        "kill_coordinator (the last one of this only)",
+                                        fmt::join(kPhases, ", ")));
+      }
+      fault.phase = *text;
+    }
+    if (const toml::node* node = table.get("spare")) {
+      const auto spare = node->value_exact<bool>();
+      if (!spare || fault.phase.empty() || of_coordinator) {
+        return wrong(*node, "spare: true or false, of kill_worker with a phase");
+      }
+      fault.of_spare = *spare;
+    }
+    return {};
+  }
+  /// What faults of a link have beside a rank.
+  Status read_link(const toml::table& table, ChaosFault& fault) const {
+    using Kind = ChaosFault::Kind;
+    const bool of_link = is_of_link(fault.kind);
+    const bool takes_time = fault.kind == Kind::kDelayFrame || fault.kind == Kind::kPartition;
+    for (const auto& [key, allowed] : {std::pair("to_rank", of_link), {"ms", takes_time}}) {
+      const toml::node* node = table.get(key);
+      if (node != nullptr && !allowed) {
+        return wrong(*node, fmt::format("{}: not for kind \"{}\"", key, to_string(fault.kind)));
+      }
+    }
+    if (!of_link) return {};
+    if (out_.workers < 2) return wrong(table, "kind: a link needs two workers");
+    if (fault.rank < 0) return wrong(table, "kind: the link of a rank: give rank, not worker");
+    fault.to_rank = (fault.rank + 1) % limits_.num_ranks;
+    SGA_TRY(number(table, "to_rank", 0, limits_.num_ranks - 1, fault.to_rank));
+    if (fault.to_rank == fault.rank) return wrong(table, "to_rank: a rank has no link to itself");
+    if (takes_time) fault.value = fault.kind == Kind::kDelayFrame ? kDelayMs : kPartitionMs;
+    return number(table, "ms", 1, kMostMs, fault.value);
   }
   Status read_random(const toml::node& node) {
     const toml::table* table = node.as_table();

@@ -19,14 +19,32 @@ struct ChaosFault {
     kDiskFull,        ///< the worker's next write of a checkpoint or mirror finds no space
     kTornWrite,       ///< the worker dies in the middle of that write
     kXid,             ///< the worker's device reports XID `value`
+    kStallWorker,     ///< one of the worker's actors does not return from a message; it beats on
+    // Of the link from the rank's worker to that of `to_rank`:
+    kDropFrame,        ///< a frame with data never comes
+    kDelayFrame,       ///< one, and those behind it, come `value` ms late
+    kDuplicateFrame,   ///< one comes twice
+    kCorruptFrame,     ///< a bit of one is another when it comes
+    kPartition,        ///< nothing passes for `value` ms, in either direction
+    kBitFlip,          ///< a bit of a gradient of the worker's first rank is another
+    kKillCoordinator,  ///< the process that was started is killed, and started again with --resume
   };
   Kind kind = Kind::kKillWorker;
   int64_t worker = -1;       ///< of those that host ranks then, in order; -1: the host of `rank`
   int64_t rank = -1;         ///< logical
   int64_t at_step = 0;       ///< strikes once this step is committed
   bool in_recovery = false;  ///< strikes as soon as the recovery from the one before has begun
-  int64_t value = 0;         ///< kXid: the code
+  int64_t value = 0;         ///< kXid: the code; kDelayFrame, kPartition: milliseconds
+  int64_t to_rank = -1;      ///< of faults of a link: the other end
+  /// Of kKillWorker and kKillCoordinator: strikes when the recovery that follows enters "fence",
+  /// "restore", "resume" or "replay", or (coordinator) when the next record is in the journal and
+  /// nobody has heard of it: "journalled". Empty: at once.
+  std::string phase;
+  bool of_spare = false;  ///< with a phase: strikes the worker that takes over
 };
+[[nodiscard]] inline bool is_of_link(ChaosFault::Kind kind) {
+  return kind >= ChaosFault::Kind::kDropFrame && kind <= ChaosFault::Kind::kPartition;
+}
 std::string_view to_string(ChaosFault::Kind kind);
 
 struct ChaosScenario {
@@ -51,6 +69,10 @@ struct ChaosLimits {
 ///   worker = 1             # or rank = 3; drawn from the seed without either
 ///   at_step = 20           # drawn from the seed without; "recovery": of the fault before
 ///   xid = 79               # of kind "xid": a code of the driver
+///   to_rank = 1            # of faults of a link; the rank behind the first one without
+///   ms = 100               # of delay_frame and partition
+///   phase = "restore"      # of kill_worker (with at_step = "recovery") and kill_coordinator
+///   spare = true           # with phase: whoever takes over, in place of worker or rank
 ///   [random]               # further faults, drawn from the seed: workers killed, hung, slow
 ///   count = 3
 /// Errors: kInvalidArgument, "FILE:LINE: …" naming what does not exist, and what nobody would be

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 namespace sgactor::apps {
 namespace {
@@ -50,6 +51,9 @@ bool send_signal(int64_t pid, int signal) { return ::kill(static_cast<pid_t>(pid
 
 int64_t ChaosStriker::LineCount::now() {
   std::ifstream in(file_, std::ios::binary);
+  // A run that was started again may have cut it.
+  in.seekg(0, std::ios::end);
+  if (in && in.tellg() < offset_) offset_ = lines_ = 0;
   in.seekg(offset_);
   for (char c = 0; in.get(c);) {
     ++offset_;
@@ -94,19 +98,49 @@ void ChaosStriker::look() {
   const auto generation = state.value("generation", int64_t{0});
   // A recovery shows by the generation that follows.
   if (fault.in_recovery && generation <= last_generation_) return;
+  if (!arm_next(text)) return;
   Victim who = victim(text, fault);
-  if (who.pid <= 0 || !is_ours(who.pid) || struck_before(who.pid)) return;
+  if (fault.kind == Kind::kKillCoordinator) {
+    if (!kill_coordinator(fault, text, who)) return;
+  } else if (who.pid <= 0 || !is_ours(who.pid) || struck_before(who.pid)) {
+    return;
+  }
   const double now = unix_seconds();
   if (!strike(fault, who)) return;
   strikes_.push_back({fault, step, now, who.pid});
   last_generation_ = generation;
   ++next_;
+  // It strikes by itself, in the recovery that follows.
+  if (std::exchange(armed_, false)) strikes_.push_back({scenario_.faults[next_++], step, now, 0});
+}
+
+/// A fault of a phase is asked for before the one whose recovery it strikes. False: not taken yet.
+bool ChaosStriker::arm_next(const std::string& state) {
+  if (next_ + 1 >= scenario_.faults.size()) return true;
+  const ChaosFault& after = scenario_.faults[next_ + 1];
+  if (!after.in_recovery || after.phase.empty()) return true;
+  std::error_code error;
+  if (armed_) return !std::filesystem::exists(run_.request(), error);
+  armed_ = request(after, victim(state, after).index);
+  return false;
+}
+
+/// By a request where a phase is waited for, else by a signal that strike() sends.
+bool ChaosStriker::kill_coordinator(const ChaosFault& fault, const std::string& text,
+                                    Victim& who) const {
+  const Json state = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  who.pid = state.value("coordinator", int64_t{0});
+  who.index = -1;
+  return who.pid > 1 && parent_of(who.pid) == ::getpid() &&
+         (fault.phase.empty() || request(fault, -1));
 }
 
 bool ChaosStriker::strike(const ChaosFault& fault, Victim& who) {
   switch (fault.kind) {
     case Kind::kKillWorker:
       return send_signal(who.pid, SIGKILL);
+    case Kind::kKillCoordinator:
+      return !fault.phase.empty() || send_signal(who.pid, SIGKILL);
     case Kind::kHangWorker:
       return send_signal(who.pid, SIGSTOP);
     case Kind::kSlowWorker:
@@ -122,6 +156,13 @@ bool ChaosStriker::strike(const ChaosFault& fault, Victim& who) {
     case Kind::kDiskFull:
     case Kind::kTornWrite:
     case Kind::kXid:
+    case Kind::kStallWorker:
+    case Kind::kDropFrame:
+    case Kind::kDelayFrame:
+    case Kind::kDuplicateFrame:
+    case Kind::kCorruptFrame:
+    case Kind::kPartition:
+    case Kind::kBitFlip:
       return request(fault, who.index);
   }
   return false;
@@ -131,8 +172,10 @@ bool ChaosStriker::strike(const ChaosFault& fault, Victim& who) {
 bool ChaosStriker::request(const ChaosFault& fault, int64_t index) const {
   std::error_code error;
   if (std::filesystem::exists(run_.request(), error)) return false;
-  const Json request = {
-      {"inject", to_string(fault.kind)}, {"worker", index}, {"value", fault.value}};
+  Json request = {{"inject", to_string(fault.kind)}, {"worker", index}, {"value", fault.value}};
+  if (fault.to_rank >= 0) request["to_rank"] = fault.to_rank;
+  if (!fault.phase.empty()) request["phase"] = fault.phase;
+  if (fault.of_spare) request["spare"] = true;
   return transport::write_file_atomic(run_.request(), request.dump() + "\n").ok();
 }
 
@@ -160,10 +203,12 @@ bool ChaosStriker::is_ours(int64_t pid) const {
 
 /// Whoever was only slowed, or asked to fail in part, may be struck again.
 bool ChaosStriker::struck_before(int64_t pid) const {
-  return std::any_of(strikes_.begin(), strikes_.end(), [pid](const Strike& s) {
-    return s.pid == pid && s.fault.kind != Kind::kSlowWorker && s.fault.kind != Kind::kKillActor &&
-           s.fault.kind != Kind::kDiskFull && s.fault.kind != Kind::kXid;
-  });
+  const auto survives = [](Kind kind) {
+    return kind == Kind::kSlowWorker || kind == Kind::kKillActor || kind == Kind::kDiskFull ||
+           kind == Kind::kXid || is_of_link(kind);
+  };
+  return std::any_of(strikes_.begin(), strikes_.end(),
+                     [&](const Strike& s) { return s.pid == pid && !survives(s.fault.kind); });
 }
 
 }  // namespace sgactor::apps

@@ -58,6 +58,8 @@ class ChaosStriker {
   [[nodiscard]] bool is_ours(int64_t pid) const;
   [[nodiscard]] bool struck_before(int64_t pid) const;
   bool strike(const ChaosFault& fault, Victim& who);
+  bool arm_next(const std::string& state);
+  bool kill_coordinator(const ChaosFault& fault, const std::string& state, Victim& who) const;
   [[nodiscard]] bool request(const ChaosFault& fault, int64_t index) const;
   void go_on_with_bursts();
 
@@ -65,6 +67,7 @@ class ChaosStriker {
   const RunDirectory run_;
   LineCount steps_;
   size_t next_ = 0;
+  bool armed_ = false;  // the fault behind the next one waits for its phase
   int64_t last_generation_ = 0;
   std::vector<Strike> strikes_;
   std::vector<Burst> bursts_;

@@ -358,8 +358,10 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
       const bool rejoins = work->is_running();
       const Status s = work->run(*routes, session);
       if (!s.ok() && s.code() != Code::kCancelled) {
-        // A survivor has lost nothing: another peer may have gone meanwhile.
-        session.send(event->peer.id, actors::FaultReport{first_rank(*routes, self), s, rejoins});
+        // Nothing is lost here: another peer may have gone meanwhile, and other routes follow then.
+        const bool waits =
+            rejoins || s.code() == Code::kDisconnected || s.code() == Code::kTimeout;
+        session.send(event->peer.id, actors::FaultReport{first_rank(*routes, self), s, waits});
       }
     } else if (const auto* told = std::get_if<wire::Opaque>(&body); told && told->kind == kTerms) {
       if (const auto given = parse_terms(told->payload); given.ok()) terms = *given;
@@ -377,6 +379,7 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
       const auto fault = parse_injected(opaque->payload);
       const Status done = fault.ok() ? work->inject(*fault) : fault.status();
       if (!done.ok()) log::warn("worker {}: {}", options.index, done.message());
+      if (done.ok()) log::info("worker {} (peer {}): injected {} towards peer {}", options.index, self, fault->kind, fault->peer);
     } else if (const auto* shutdown = std::get_if<wire::Shutdown>(&body)) {
       if (!shutdown->why.ok()) quit_now(options, shutdown->why);
       const Status ended = work ? work->end(session) : Status();

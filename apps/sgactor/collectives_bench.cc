@@ -140,6 +140,7 @@ Status run_member(const CollectivesBenchOptions& options, int32_t index, int fd)
   ProcessFabricOptions fabric_options;
   fabric_options.fabric.keyed_hash = options.hash;
   fabric_options.fabric.secret.fill(std::byte{1});
+  fabric_options.fabric.messages.check_frames = options.check_frames;
   fabric_options.shared_memory = options.transport == "shm";
   if (options.transport == "tcp") fabric_options.tcp = "127.0.0.1:0";
   if (options.transport == "ucx") fabric_options.ucx = UcxOptions();

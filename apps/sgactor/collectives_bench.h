@@ -2,6 +2,7 @@
 #include "graph/base/status.h"
 #include "transport/collectives/collectives.h"
 #include "transport/core/keyed_hash.h"
+#include "transport/core/message_table.h"
 
 #include <cstdint>
 #include <string>
@@ -14,6 +15,7 @@ struct CollectivesBenchOptions {
   std::string transport = "shm";  ///< "shm", "tcp" (loopback) or "ucx"
   transport::Algorithm algorithm = transport::Algorithm::kRing;
   transport::Element element = transport::Element::kF32;
+  transport::FrameCheck check_frames = transport::FrameCheck::kWires;
   std::vector<int64_t> sizes_bytes;            ///< empty: 8 B to 64 MiB by factors of 8
   const transport::KeyedHash* hash = nullptr;  ///< must be set
 };

@@ -50,6 +50,18 @@ int64_t num_active(const Json& state) {
   return out;
 }
 
+/// The newest hang of the run, if there was one.
+void print_hang(const RunDirectory& run) {
+  std::ostringstream text;
+  text << std::ifstream(run.hang_report(), std::ios::binary).rdbuf();
+  const Json hang = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  if (!hang.is_object()) return;
+  std::printf("hang        at step %lld, %s (%s); see %s\n",
+              static_cast<long long>(hang.value("step", int64_t{0}) + 1),
+              hang.value("fault", "").c_str(), hang.value("culprit", "").c_str(),
+              run.hang_report().c_str());
+}
+
 Result<int> status(const CtlOptions& options) {
   SGA_ASSIGN(const Json state, read_state({options.run}));
   std::printf("generation  %lld, %lld steps committed when it began\n",
@@ -64,6 +76,7 @@ Result<int> status(const CtlOptions& options) {
                 static_cast<long long>(worker.value("node", int64_t{0})),
                 ranks.empty() ? "spare" : ("ranks " + ranks.dump()).c_str());
   }
+  print_hang({options.run});
   return kExitDone;
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 
@@ -37,8 +38,11 @@ class FaultyFile final : public transport::WritableFile {
 bool takes_injections() { return std::getenv(kInjectVariable) != nullptr; }
 
 actors::wire::Opaque to_wire(uint32_t kind, const InjectedFault& fault) {
-  const nlohmann::ordered_json json = {
-      {"inject", fault.kind}, {"worker", fault.worker}, {"value", fault.value}};
+  const nlohmann::ordered_json json = {{"inject", fault.kind},
+                                       {"worker", fault.worker},
+                                       {"value", fault.value},
+                                       {"to_rank", fault.to_rank},
+                                       {"peer", fault.peer}};
   return {kind, json.dump()};
 }
 
@@ -51,8 +55,12 @@ Result<InjectedFault> parse_injected(std::string_view text) {
       !is_number("worker") || !is_number("value")) {
     return corruption("not an injected fault");
   }
+  const auto number_or = [&](const char* key, int64_t other) {
+    return is_number(key) ? json[key].get<int64_t>() : other;
+  };
   return InjectedFault{json["inject"].get<std::string>(), json["worker"].get<int32_t>(),
-                       json["value"].get<int64_t>()};
+                       json["value"].get<int64_t>(), static_cast<int32_t>(number_or("to_rank", -1)),
+                       static_cast<actors::wire::PeerId>(number_or("peer", 0))};
 }
 
 Result<std::unique_ptr<transport::WritableFile>> FaultyFiles::create(const std::string& path) {
@@ -67,9 +75,38 @@ Result<std::unique_ptr<transport::WritableFile>> FaultyFiles::open_append(const 
       std::make_unique<FaultyFile>(std::move(file), path, next_));
 }
 
-Status inject(const InjectedFault& fault, actors::RunShared& shared, FaultyFiles& files) {
+namespace {
+
+/// False if it is no fault of a link.
+bool strike_link(const InjectedFault& fault, transport::LinkFaults& links) {
+  using Action = transport::FaultScript::Action;
+  constexpr int64_t kNsPerMs = 1'000'000;
+  if (fault.kind == "drop_frame") {
+    links.arm(fault.peer, {Action::kDrop, 0});
+  } else if (fault.kind == "delay_frame") {
+    links.arm(fault.peer, {Action::kDelay, fault.value * kNsPerMs});
+  } else if (fault.kind == "duplicate_frame") {
+    links.arm(fault.peer, {Action::kDuplicate, 0});
+  } else if (fault.kind == "corrupt_frame") {
+    links.arm(fault.peer, {Action::kCorrupt, 0});
+  } else if (fault.kind == "partition") {
+    const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+    links.cut(fault.peer, now + fault.value * kNsPerMs);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Status inject(const InjectedFault& fault, actors::RunShared& shared, FaultyFiles& files,
+              transport::LinkFaults& links) {
+  if (strike_link(fault, links)) return {};
   if (fault.kind == "kill_actor") {
     shared.throw_in_actor.store(true);
+  } else if (fault.kind == "stall_worker") {
+    shared.stall_in_actor.store(true);
   } else if (fault.kind == "disk_full") {
     files.arm(FaultyFiles::Fault::kFull);
   } else if (fault.kind == "torn_write") {

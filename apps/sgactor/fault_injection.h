@@ -2,6 +2,7 @@
 #include "actors/protocol/wire.h"
 #include "actors/runtime/run_shared.h"
 #include "graph/base/status.h"
+#include "transport/core/faulty_link.h"
 #include "transport/storage/file_system.h"
 
 #include <atomic>
@@ -21,11 +22,16 @@ inline constexpr const char* kInjectVariable = "SGACTOR_INJECT";
 /// Kinds of wire::Opaque.
 inline constexpr uint32_t kInjectFault = 1;  ///< coordinator -> worker or node: InjectedFault
 inline constexpr uint32_t kDeviceFault = 2;  ///< node -> coordinator: kind "xid"
+inline constexpr uint32_t kAskViews = 3;     ///< coordinator -> worker: hang_views.h
+inline constexpr uint32_t kRankViews = 4;    ///< worker -> coordinator
 
 struct InjectedFault {
   std::string kind;     ///< as ChaosFault's names
   int32_t worker = -1;  ///< index
   int64_t value = 0;
+  /// Of faults of a link, the rank at its other end; the coordinator puts its process in `peer`.
+  int32_t to_rank = -1;
+  actors::wire::PeerId peer = actors::wire::kNobody;
 };
 actors::wire::Opaque to_wire(uint32_t kind, const InjectedFault& fault);
 /// Errors: kCorruption.
@@ -49,6 +55,7 @@ class FaultyFiles final : public transport::PosixFileSystem {
 };
 
 /// Carries out what a worker's process is asked for. Errors: kUnsupported for another kind.
-Status inject(const InjectedFault& fault, actors::RunShared& shared, FaultyFiles& files);
+Status inject(const InjectedFault& fault, actors::RunShared& shared, FaultyFiles& files,
+              transport::LinkFaults& links);
 
 }  // namespace sgactor::apps

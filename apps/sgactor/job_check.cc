@@ -71,6 +71,19 @@ Status check_combinations(const JobSpec& job) {
     return bad("optimizer.min_lr", fmt::format("expected at most optimizer.lr {}, got {}",
                                                job.optimizer.lr, job.optimizer.min_lr));
   }
+  if (job.resilience.verify_interval > 0) {
+    const JobSpec::Parallelism& p = job.parallelism;
+    const std::string needs = job.resilience.mode == "off"     ? "resilience.mode \"mirror\""
+                              : p.pipeline_parallel_degree > 1 ? "pipeline_parallel_degree 1"
+                              : p.tensor_parallel_degree > 1   ? "tensor_parallel_degree 1"
+                              : p.zero_stage > 0               ? "zero_stage 0"
+                              : ranks < 2                      ? "two data-parallel ranks"
+                                                               : "";
+    if (!needs.empty()) {
+      return bad("resilience.verify_interval",
+                 "needs " + needs + ": a replica executes a rank's gradients again");
+    }
+  }
   if (job.training.validation_interval > 0 && job.data.validation_fraction <= 0)
     return bad("training.validation_interval", "needs data.validation_fraction above 0");
   return {};

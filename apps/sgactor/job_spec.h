@@ -71,6 +71,10 @@ struct JobSpec {
     int64_t mirror_interval = 10;
     int64_t max_faults = 20;
     double orphan_timeout = 60;
+    double progress_factor = 10;
+    double progress_floor = 10;
+    std::string check_frames = "auto";
+    int64_t verify_interval = 0;
     bool allow_inexact = false;
   } resilience;
   struct Checkpoint {
@@ -82,11 +86,11 @@ struct JobSpec {
     bool fuse = true;
     std::vector<std::string> disable_passes;
     std::string f8_layout = "auto";
+    std::string f8_head = "auto";
     std::string bucket_size = "auto";
     std::string topology;
   } compile;
   struct Log {
-    std::string f8_head = "auto";
     int64_t interval = 1;
     int64_t trace_steps = 0;
     std::string level = "info";

@@ -7,8 +7,8 @@
 namespace sgactor::apps {
 
 /// Where a run keeps what: job.resolved.toml, metrics.jsonl, validation.jsonl, audit.jsonl,
-/// recoveries.jsonl, journal.log (commits), trace/, ckpt/, report.json. Names only; the functions
-/// below do the work.
+/// recoveries.jsonl, hang_report.json (the newest, if any), journal.log (commits), trace/, ckpt/,
+/// report.json. Names only; the functions below do the work.
 struct RunDirectory {
   std::string path;
   [[nodiscard]] std::string job() const { return path + "/job.resolved.toml"; }
@@ -17,6 +17,7 @@ struct RunDirectory {
   [[nodiscard]] std::string audit() const { return path + "/audit.jsonl"; }
   [[nodiscard]] std::string journal() const { return path + "/journal.log"; }
   [[nodiscard]] std::string recoveries() const { return path + "/recoveries.jsonl"; }
+  [[nodiscard]] std::string hang_report() const { return path + "/hang_report.json"; }
   [[nodiscard]] std::string trace() const { return path + "/trace/rank0_trace.json.gz"; }
   [[nodiscard]] std::string checkpoints() const { return path + "/ckpt"; }
   [[nodiscard]] std::string report() const { return path + "/report.json"; }

@@ -146,4 +146,13 @@ void RunRecorder::on_checkpoint(int64_t step, const std::string& path,
              format_bytes(stats.bytes_written), format_bytes(stats.bytes_reused));
 }
 
+void RunRecorder::on_verified(const actors::VerifiedStep& v) {
+  if (v.rank < 0) return audit("coordinator", "verified", fmt::format("\"step\":{}", v.step));
+  audit("coordinator", "wrong bits",
+        fmt::format("\"step\":{},\"rank\":{},\"hash\":\"{}\",\"checker\":{},\"checker_hash\":"
+                    "\"{}\",\"umpire\":{},\"umpire_hash\":\"{}\",\"liar\":{}",
+                    v.step, v.rank, hex64(v.own_hash), v.checker, hex64(v.checker_hash), v.umpire,
+                    hex64(v.umpire_hash), v.liar));
+}
+
 }  // namespace sgactor::apps

@@ -45,6 +45,7 @@ class RunRecorder : public actors::TrainingObserver {
   void on_validation(int64_t step, double loss) override;
   void on_checkpoint(int64_t step, const std::string& path,
                      const transport::WriteStats& stats) override;
+  void on_verified(const actors::VerifiedStep& verified) override;
 
   [[nodiscard]] const actors::StepReport& last_step() const { return last_; }
   [[nodiscard]] double last_validation() const { return validation_; }  ///< NaN before the first
