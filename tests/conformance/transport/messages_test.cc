@@ -304,12 +304,12 @@ TEST_P(MessagesTest, ALostLinkIsMadeAgain) {
   FabricOptions options;
   options.messages.check_frames = FrameCheck::kAll;
   options.faults.live = std::make_shared<LinkFaults>();
+  Waiter lost;  // is told of the world's end too
   World world(GetParam(), {0, 1}, options);
   options.faults.live->arm(1, {FaultScript::Action::kCorrupt, 0});
   const Bytes sent = random_bytes(1'000'000, 8);
   Bytes received(sent.size());
   Waiter broken;
-  Waiter lost;
   for (const PeerId self : {0, 1}) {
     world.fabric(self).add_peer_lost([&](PeerId, const Status& s) { lost.on_transfer(0, s); });
   }

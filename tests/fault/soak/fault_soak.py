@@ -9,7 +9,7 @@ of the coordinator and of workers that live long moves from fault to fault.
 
 kinds: kill (SIGKILL of a worker), hang (SIGSTOP), slow (SIGSTOP and SIGCONT in bursts that are shorter
 than suspicion), spare (SIGKILL of a worker that hosts nothing), node (SIGKILL of a whole node; another
-one joins), and what `sgactor chaos` injects: see INJECTED.
+one joins), and what `sgactor chaos` injects: see INJECTED and LINKS.
 
 usage: fault_soak.py PROGRAM [--faults 20] [--seed 1] [--per-run 6] [--kinds kill,hang,…] [--meshes dp2,…]
                      [--limit S] [--grow KIB] [--keep] [--json FILE]
@@ -46,7 +46,9 @@ MESHES = {
 }
 SIGNALS = ("kill", "hang", "slow", "spare", "node")
 # Faults that a worker is asked to have, by the request that `sgactor chaos` leaves.
-INJECTED = ("kill_actor", "disk_full", "torn_write", "xid")
+INJECTED = ("kill_actor", "disk_full", "torn_write", "xid", "stall_worker")
+# Of the link between the worker and another.
+LINKS = ("drop_frame", "delay_frame", "duplicate_frame", "corrupt_frame", "partition")
 XIDS = (13, 63, 95)  # restart the worker, ignore, reset the device
 SLOW_MS = 60
 ENVIRONMENT = dict(os.environ, SGACTOR_INJECT="1")
@@ -161,10 +163,17 @@ class Run:
         index = next((w["index"] for w in self.state()["workers"] if w["pid"] == pid), None)
         if index is None:
             return False
-        value = self.rng.choice(XIDS) if kind == "xid" else 0
+        fault = {"inject": kind, "worker": index, "value": 0}
+        if kind == "xid":
+            fault["value"] = self.rng.choice(XIDS)
+        if kind in LINKS:
+            others = [w["ranks"][0] for w in self.state()["workers"] if w["ranks"] and w["pid"] != pid]
+            if not others:
+                return False
+            fault["to_rank"] = self.rng.choice(others)
+            fault["value"] = self.rng.randint(20, 400)  # milliseconds
         whole = self.run_dir / "control/request.tmp"
-        whole.write_text(json.dumps({"inject": kind, "worker": index, "value": value}) + "\n",
-                         encoding="utf-8")
+        whole.write_text(json.dumps(fault) + "\n", encoding="utf-8")
         whole.rename(request)
         self.faults.append((kind, time.time(), pid))
         return True
@@ -193,7 +202,7 @@ class Run:
             return False
         pid = self.rng.choice(pids)
         try:
-            if kind in INJECTED:
+            if kind in INJECTED + LINKS:
                 return self.inject(kind, pid)
             if kind == "slow":
                 for _ in range(self.rng.randint(2, 6)):
@@ -285,7 +294,8 @@ class Soak:
         return [self.args.program, "train", str(self.folder / "job.toml"), f"--workers={workers}",
                 f"--spares={spares}", "--devices=cpu:1", f"--training.steps={self.args.steps}",
                 "--training.global_batch_size=8", "--resilience.max_faults=1000000",
-                "--resilience.mirror_interval=10", f"--cache-dir={self.folder / 'plans'}",
+                "--resilience.mirror_interval=10", "--resilience.check_frames=on",
+                "--resilience.progress_floor=3", f"--cache-dir={self.folder / 'plans'}",
                 *[f"--parallelism.{key}={value}" for key, value in keys.items()]]
 
     def undisturbed(self, mesh):
@@ -361,7 +371,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=500, help="of each run")
     parser.add_argument("--per-run", type=int, default=6, help="faults, on average")
-    parser.add_argument("--kinds", type=names(SIGNALS + INJECTED), default=list(SIGNALS + INJECTED))
+    kinds = SIGNALS + INJECTED + LINKS
+    parser.add_argument("--kinds", type=names(kinds), default=list(kinds))
     parser.add_argument("--meshes", type=names(MESHES), default=list(MESHES))
     parser.add_argument("--limit", type=float, default=120, help="seconds; a run that takes longer hangs")
     parser.add_argument("--grow", type=int, default=4096, help="KiB of memory that may be noise")

@@ -1,0 +1,117 @@
+#include "tests/fault/process/fault_program.h"
+
+namespace sgactor::tests {
+namespace {
+
+/// Faults of the links between workers, and of what a device computes: the scenarios that ship.
+class Scenario : public FaultTest {
+ protected:
+  void SetUp() override {
+    FaultTest::SetUp();
+    ranks_.push_back("--checkpoint.interval=0");
+  }
+  /// The report of `sgactor chaos`, which must agree.
+  nlohmann::json report_of(const std::string& scenario, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> args = {
+        "chaos",     "job.toml",    std::string(SGA_SCENARIOS) + "/" + scenario + ".toml",
+        "--run-dir", path("chaos"), "--seed",
+        "5",         "--json"};
+    args.insert(args.end(), ranks_.begin(), ranks_.end());
+    args.insert(args.end(), more.begin(), more.end());
+    const ProgramResult result = run(args);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    log_ = result.err;
+    const size_t at = result.out.rfind("\n{");
+    const nlohmann::json out = nlohmann::json::parse(
+        result.out.substr(at == std::string::npos ? 0 : at), nullptr, /*allow_exceptions=*/false);
+    if (!out.is_object()) return nlohmann::json::object();
+    EXPECT_EQ(out["divergences"], 0);
+    EXPECT_EQ(out["faults"].size(), out["faults_planned"]);
+    return out;
+  }
+  /// The link was made again, and nobody lost what he had.
+  void expect_repaired(const nlohmann::json& report, const std::string& why) {
+    ASSERT_EQ(report["recoveries"].size(), 1U) << report.dump(1) << log_;
+    const nlohmann::json& line = report["recoveries"][0];
+    EXPECT_EQ(line["fault"], "partition");
+    EXPECT_EQ(line["ranks_moved"], 0);
+    EXPECT_EQ(line["survivors_reexecuted"], 0);
+    EXPECT_NE((log_ + line.dump()).find(why), std::string::npos) << log_ << line;
+  }
+  std::string log_;
+};
+
+TEST_F(Scenario, ALostFrameIsMissedAndSentAgain) {
+  expect_repaired(report_of("drop-frame"), "came instead of frame");
+}
+
+TEST_F(Scenario, AFrameWithAnotherBitIsSeenAndSentAgain) {
+  expect_repaired(report_of("corrupt-frame"), "wrong checksum of frame");
+}
+
+TEST_F(Scenario, ALateFrameAndOneThatComesTwiceAreNoFault) {
+  EXPECT_EQ(report_of("delay-frame")["recoveries"].size(), 0U) << log_;
+  std::filesystem::remove_all(path("chaos"));
+  EXPECT_EQ(report_of("duplicate-frame")["recoveries"].size(), 0U) << log_;
+}
+
+TEST_F(Scenario, WorkersThatDoNotReachEachOtherForAWhileGoOn) {
+  const nlohmann::json report = report_of("partition");
+  ASSERT_GE(report["recoveries"].size(), 1U) << report.dump(1) << log_;
+  EXPECT_EQ(report["recoveries"][0]["fault"], "partition");
+}
+
+TEST_F(Scenario, ABitThatADeviceGetsWrongIsFoundBeforeTheStepCommits) {
+  const nlohmann::json report = report_of("bit-flip");
+  ASSERT_EQ(report["recoveries"].size(), 1U) << report.dump(1) << log_;
+  const nlohmann::json& line = report["recoveries"][0];
+  EXPECT_EQ(line["fault"], "wrong bits");
+  std::vector<nlohmann::json> found;
+  std::istringstream audit(read("chaos/disturbed/audit.jsonl"));
+  int64_t verified = 0;
+  for (std::string text; std::getline(audit, text);) {
+    const nlohmann::json entry = nlohmann::json::parse(text);
+    if (entry["what"] == "wrong bits") found.push_back(entry);
+    verified += entry["what"] == "verified" ? 1 : 0;
+  }
+  ASSERT_EQ(found.size(), 1U) << log_;
+  EXPECT_EQ(found[0]["liar"], 1) << found[0];
+  EXPECT_EQ(found[0]["rank"], 1);
+  EXPECT_EQ(found[0]["checker"], 0);
+  EXPECT_NE(found[0]["hash"], found[0]["checker_hash"]);
+  EXPECT_EQ(found[0]["umpire_hash"], found[0]["checker_hash"]);
+  EXPECT_EQ(found[0]["step"].get<int64_t>(), line["step"].get<int64_t>() + 1);
+  EXPECT_EQ(verified, kSteps) << "every step was verified in the end";
+  EXPECT_NE(log_.find("rank 1 was wrong"), std::string::npos) << log_;
+}
+
+TEST_F(Scenario, WhatDoesNotExistIsRefusedBeforeTraining) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[[fault]]\nkind = \"drop_frame\"\nto_rank = 7\n", "scenario.toml:3: to_rank: expected"},
+      {"[[fault]]\nkind = \"drop_frame\"\nrank = 1\nto_rank = 1\n", "no link to itself"},
+      {"[[fault]]\nkind = \"drop_frame\"\nworker = 1\n", "give rank, not worker"},
+      {"[[fault]]\nkind = \"drop_frame\"\nms = 3\n", "scenario.toml:3: ms: not for kind"},
+      {"[[fault]]\nkind = \"kill_worker\"\nto_rank = 1\n", "scenario.toml:3: to_rank: not for"},
+      {"[[fault]]\nkind = \"partition\"\nms = 0\n", "scenario.toml:3: ms: expected a number"},
+      {"workers = 1\n[[fault]]\nkind = \"partition\"\n", "a link needs two workers"}};
+  for (const auto& [text, message] : cases) {
+    write("scenario.toml", text);
+    expect_refused({"chaos", "job.toml", "scenario.toml", "--run-dir", path("chaos"),
+                    "--parallelism.data_parallel_degree=2", "--data.validation_fraction=0"},
+                   {message});
+  }
+}
+
+TEST_F(Scenario, MeshesWithoutReplicasCannotVerify) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--parallelism.zero_stage=3", "needs zero_stage 0"},
+      {"--resilience.mode=off", "needs resilience.mode"},
+      {"--parallelism.pipeline_parallel_degree=2", "needs pipeline_parallel_degree 1"}};
+  for (const auto& [key, message] : cases) {
+    expect_refused(train("run", {"--workers", "2", "--resilience.verify_interval=5", key}),
+                   {"resilience.verify_interval", message});
+  }
+}
+
+}  // namespace
+}  // namespace sgactor::tests
