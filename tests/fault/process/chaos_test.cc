@@ -31,6 +31,24 @@ TEST_F(Chaos, AgreesAndSaysWhatHappened) {
   EXPECT_TRUE(report.contains("survivors_reexecuted"));
 }
 
+TEST_F(Chaos, TheCoordinatorComesBackAsOftenAsItIsKilled) {
+  write("scenario.toml",
+        "workers = 2\nspares = 2\n[[fault]]\nkind = \"kill_coordinator\"\nat_step = 6\n"
+        "[[fault]]\nkind = \"kill_coordinator\"\nphase = \"journalled\"\nat_step = 14\n"
+        "[[fault]]\nkind = \"kill_worker\"\nworker = 1\nat_step = 24\n"
+        "[[fault]]\nkind = \"kill_worker\"\nspare = true\nphase = \"restore\"\n"
+        "at_step = \"recovery\"\n");
+  const ProgramResult result = run(chaos({"--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const size_t at = result.out.rfind("\n{");
+  const nlohmann::json report =
+      nlohmann::json::parse(result.out.substr(at == std::string::npos ? 0 : at));
+  EXPECT_EQ(report["divergences"], 0);
+  EXPECT_EQ(report["faults"].size(), 4U);
+  EXPECT_EQ(report["recoveries"].size(), 4U);
+  EXPECT_EQ(report["survivors_reexecuted"], 0);
+}
+
 TEST_F(Chaos, WhatTheScenarioLeavesOpenComesFromTheSeed) {
   write("scenario.toml", "workers = 2\nspares = 1\n[random]\ncount = 2\n");
   const ProgramResult result = run(chaos({"--seed", "7"}));
@@ -48,6 +66,9 @@ TEST_F(Chaos, WhatDoesNotExistIsRefusedBeforeTraining) {
       {"workers = 3\n", "scenario.toml:1: workers: expected a number from 1 to 2"},
       {"wrokers = 1\n", "no key \"wrokers\" here"},
       {"[[fault]]\nat_step = \"recovery\"\nkind = \"kill_worker\"\n", "no fault comes before"},
+      {"[[fault]]\nkind = \"kill_worker\"\nphase = \"restore\"\n", "phase: of the recovery"},
+      {"[[fault]]\nkind = \"kill_worker\"\nphase = \"lunch\"\n", "phase: expected one of"},
+      {"[[fault]]\nkind = \"hang_worker\"\nspare = true\n", "spare: true or false"},
       {"workers = 2\n", "no fault"},
       {"workers = \n", "scenario.toml:1: "}};
   for (const auto& [text, message] : cases) {
