@@ -112,10 +112,10 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
   }
   SGA_ASSIGN(const LoadedProfile profile, load_profile(job));
   SGA_ASSIGN(const LoadedCluster cluster, load_cluster(job));
-  const std::string key =
-      cache != nullptr ? plan_key(job, result.config, storage) + "profile " +
-                             profile.content_hash + "\ncluster " + cluster.content_hash + "\n"
-                       : "";
+  const std::string key = cache != nullptr ? plan_key(job, result.config, storage) + "profile " +
+                                                 profile.content_hash + "\ncluster " +
+                                                 cluster.content_hash + "\n"
+                                           : "";
   if (auto kept = cache != nullptr ? cache->find(key) : std::nullopt) {
     result.compiled = std::move(kept->compiled);
     result.graph_bytes = std::move(kept->graph_bytes);

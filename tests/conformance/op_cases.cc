@@ -340,11 +340,10 @@ void adamw(CaseMaker& m, OpKind kind) {
 void f8_head(CaseMaker& m, OpKind kind, int64_t rows, int64_t vocab, int64_t dim) {
   constexpr DType kF8 = DType::kF8E4M3;
   const bool transposed = m.flag();
-  std::vector<ValueId> operands = {m.values(m.stat(), {vocab, dim}, Domain::kAny),
-                                   m.values(kF8, {rows, dim}, Domain::kAny),
-                                   m.values(kF8, {vocab, dim}, Domain::kAny),
-                                   m.integers(DType::kI32, {rows}, -1, vocab - 1),
-                                   m.scalar(m.stat(), m.real(0.5, 1))};
+  std::vector<ValueId> operands = {
+      m.values(m.stat(), {vocab, dim}, Domain::kAny), m.values(kF8, {rows, dim}, Domain::kAny),
+      m.values(kF8, {vocab, dim}, Domain::kAny), m.integers(DType::kI32, {rows}, -1, vocab - 1),
+      m.scalar(m.stat(), m.real(0.5, 1))};
   for (int i = 0; i < 2; ++i)
     operands.push_back(m.scalar(DType::kF32, m.pick({0.0625, 0.125, 0.25})));
   for (size_t i = 1; transposed && i < 3; ++i)
