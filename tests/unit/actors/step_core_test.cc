@@ -14,7 +14,9 @@ std::string run(const StepPolicy& policy, int64_t stop_after = -1,
                 const TakenOver* taken = nullptr) {
   StepCore core(policy);
   if (taken != nullptr) core.take_over(*taken);
-  if (taken != nullptr && taken->owes_done) EXPECT_TRUE(core.on_step_done(core.step()).ok());
+  if (taken != nullptr && taken->owes_done) {
+    EXPECT_TRUE(core.on_step_done(core.step()).ok());
+  }
   std::string out;
   while (true) {
     const bool stop = stop_after >= 0 && core.last_done() >= stop_after;
