@@ -98,6 +98,7 @@ class Cluster {
     std::string address;
     std::vector<int32_t> ranks;  ///< none: a spare
     int32_t place = 0;
+    bool prepared = false;  ///< was sent the plan before it is needed
     int64_t num_asked = 0;  ///< answers to LoadPlan that are still missing
     int64_t heard_ms = 0;
     int64_t suspected_ms = 0;  ///< 0: not
@@ -180,6 +181,7 @@ class Cluster {
   Status on_fenced(Course& course);
   bool find_adopters(Course& course);
   void load_adopter(Course& course, int32_t index, Worker& worker);
+  void prepare_spares(const Course& course);
   void join_adopters(Course& course, const actors::CoordinatorActor& coordinator);
 
   // --- who does not move: cluster_hang.cc ---

@@ -194,6 +194,19 @@ void Cluster::load_adopter(Course& course, int32_t index, Worker& worker) {
   session_->ask(worker.peer, std::move(message), kLoadMs);
 }
 
+/// Spares read plan and data before they are needed: once each, and not while others recover.
+void Cluster::prepare_spares(const Course& course) {
+  if (course.ready_ms == 0 || course.in_place.stage != Stage::kNone) return;
+  for (auto& [index, worker] : workers_) {
+    if (worker.prepared || !worker.ranks.empty()) continue;
+    worker.prepared = true;
+    wire::LoadPlan message = course.message;
+    message.ranks.clear();
+    message.worker = index;
+    session_->send(worker.peer, std::move(message));
+  }
+}
+
 /// Everybody learns where everybody is now; the coordinator goes on when all have said so.
 void Cluster::join_adopters(Course& course, const actors::CoordinatorActor& coordinator) {
   wire::Routes routes = this->routes();

@@ -217,6 +217,7 @@ void Cluster::watch(Course& course, const std::atomic<bool>& stop) {
   check_progress(course);
   settle_hang(course);
   note_progress(course);
+  prepare_spares(course);
 }
 
 /// Gives all ranks a worker that holds their state.

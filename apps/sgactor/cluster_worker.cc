@@ -5,6 +5,7 @@
 #include "actors/runtime/services.h"
 #include "actors/runtime/standing_proxy.h"
 #include "actors/runtime/worker_assembly.h"
+#include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/cluster_standing.h"
 #include "apps/sgactor/command_line.h"
@@ -110,6 +111,11 @@ class Pulse {
   std::thread thread_;
 };
 
+/// Of what all ranks of a plan share.
+uint64_t key_of(const wire::LoadPlan& message) {
+  return mix64(mix64(message.job_hash, hash64(message.plan)), hash64(message.validation_plan));
+}
+
 /// Whoever waits for the members of older routes need not wait any longer.
 bool supersedes_routes(const actors::SessionEvent& event) {
   if (event.kind == Kind::kLeft) return true;
@@ -125,12 +131,15 @@ class Work {
   static Result<std::unique_ptr<Work>> create(const wire::LoadPlan& message,
                                               const WorkerOptions& options, const CommandLine& line,
                                               wire::PeerId self,
-                                              std::shared_ptr<actors::ExecutionLedger> executions) {
+                                              std::shared_ptr<actors::ExecutionLedger> executions,
+                                              std::unique_ptr<LoadedJob> ready) {
     auto out = std::make_unique<Work>();
+    const int64_t begin_ms = now_ms();
     SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
     SGA_ASSIGN(out->backend_, create_device(*line.backends, device));
     const int32_t threads = std::max(2, std::min(out->backend_->info().num_threads, 8));
-    SGA_ASSIGN(out->job_, load_plan(message, threads, *line.strategies));
+    SGA_ASSIGN(out->job_, load_plan(message, threads, *line.strategies, std::move(ready)));
+    const int64_t loaded_ms = now_ms();
     out->ranks_ = message.ranks;
     out->run_directory_ = message.run_directory;
     out->first_step_ = message.first_step;
@@ -156,6 +165,8 @@ class Work {
                                    out->job_->spec, inputs, message.ranks, out->services_->view()));
     out->assembly_->shared().executions = std::move(executions);
     if (takes_injections()) out->assembly_->shared().files = out->files_;
+    log::debug("worker {}: plan and data in {} ms, memory and state in {} ms", options.index,
+               loaded_ms - begin_ms, now_ms() - loaded_ms);
     return out;
   }
 
@@ -330,6 +341,7 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
   std::unique_ptr<Work> work;
   Terms terms;
   const wire::PeerId self = data_peer(static_cast<int32_t>(options.index));
+  std::unique_ptr<LoadedJob> ready;
   const auto executions = std::make_shared<actors::ExecutionLedger>();
   while (true) {
     if (work) work->finish_recording(session);
@@ -341,12 +353,17 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
     }
     if (event->kind != Kind::kMessage) continue;
     const wire::Body& body = event->envelope.body;
-    if (const auto* load = std::get_if<wire::LoadPlan>(&body)) {
+    const auto* load = std::get_if<wire::LoadPlan>(&body);
+    if (load != nullptr && load->ranks.empty()) {
+      // Of a spare: what it can do before anybody is lost. If it fails that shows when it counts.
+      auto prepared = prepare_plan(*load, *line.strategies);
+      if (prepared.ok()) ready = std::move(*prepared);
+    } else if (load != nullptr) {
       if (work && !work->abandon(session)) {
         quit_now(options, internal_error("the actors of the attempt before did not end"));
       }
       work.reset();
-      auto made = Work::create(*load, options, line, self, executions);
+      auto made = Work::create(*load, options, line, self, executions, std::move(ready));
       if (made.ok()) {
         work = std::move(*made);
         pulse.follow(work->shared());
@@ -359,8 +376,7 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
       const Status s = work->run(*routes, session);
       if (!s.ok() && s.code() != Code::kCancelled) {
         // Nothing is lost here: another peer may have gone meanwhile, and other routes follow then.
-        const bool waits =
-            rejoins || s.code() == Code::kDisconnected || s.code() == Code::kTimeout;
+        const bool waits = rejoins || s.code() == Code::kDisconnected || s.code() == Code::kTimeout;
         session.send(event->peer.id, actors::FaultReport{first_rank(*routes, self), s, waits});
       }
     } else if (const auto* told = std::get_if<wire::Opaque>(&body); told && told->kind == kTerms) {
@@ -379,7 +395,9 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
       const auto fault = parse_injected(opaque->payload);
       const Status done = fault.ok() ? work->inject(*fault) : fault.status();
       if (!done.ok()) log::warn("worker {}: {}", options.index, done.message());
-      if (done.ok()) log::info("worker {} (peer {}): injected {} towards peer {}", options.index, self, fault->kind, fault->peer);
+      if (done.ok())
+        log::info("worker {} (peer {}): injected {} towards peer {}", options.index, self,
+                  fault->kind, fault->peer);
     } else if (const auto* shutdown = std::get_if<wire::Shutdown>(&body)) {
       if (!shutdown->why.ok()) quit_now(options, shutdown->why);
       const Status ended = work ? work->end(session) : Status();
@@ -411,10 +429,10 @@ Result<int> worker(const CommandLine& line, WorkerOptions options) {
 
 }  // namespace
 
-Result<std::unique_ptr<LoadedJob>> load_plan(const wire::LoadPlan& message,
-                                             int32_t scheduler_threads,
-                                             const actors::StrategyTable& strategies) {
+Result<std::unique_ptr<LoadedJob>> prepare_plan(const wire::LoadPlan& message,
+                                                const actors::StrategyTable& strategies) {
   auto out = std::make_unique<LoadedJob>();
+  out->key = key_of(message);
   if (hash64(message.job) != message.job_hash) {
     return corruption("the job that came is not the one that its hash names");
   }
@@ -427,6 +445,17 @@ Result<std::unique_ptr<LoadedJob>> load_plan(const wire::LoadPlan& message,
     SGA_ASSIGN(out->validation, graph::deserialize_plan(message.validation_plan));
   }
   SGA_ASSIGN(out->data, open_training_data(out->job, out->config.vocab_size));
+  return out;
+}
+
+Result<std::unique_ptr<LoadedJob>> load_plan(const wire::LoadPlan& message,
+                                             int32_t scheduler_threads,
+                                             const actors::StrategyTable& strategies,
+                                             std::unique_ptr<LoadedJob> ready) {
+  std::unique_ptr<LoadedJob> out = std::move(ready);
+  if (!out || out->key != key_of(message)) {
+    SGA_ASSIGN(out, prepare_plan(message, strategies));
+  }
   if (message.checkpoint.empty()) {
     SGA_ASSIGN(Start start, fresh_start(out->job, out->config));
     out->state = std::move(start.state);

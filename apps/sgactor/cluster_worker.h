@@ -7,6 +7,7 @@
 #include "apps/sgactor/training_setup.h"
 #include "graph/base/status.h"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,8 +16,9 @@
 namespace sgactor::apps {
 
 /// What a worker process makes of a LoadPlan: the job, its data and the plan, which it does not
-/// compile itself.
+/// compile itself. `key` names those; the rest, `state` and `spec`, differs from life to life.
 struct LoadedJob {
+  uint64_t key = 0;
   JobSpec job;
   graph::LlamaConfig config;
   graph::Plan plan;
@@ -25,10 +27,16 @@ struct LoadedJob {
   std::unique_ptr<transport::StateSource> state;
   actors::TrainingSpec spec;
 };
-/// Checks that the job hashes to what the coordinator says. Errors: kInvalidArgument (another job,
-/// data that is not there), kCorruption, kInvalidPlan.
+/// All but state and spec: what a spare does before it is needed. Checks that the job hashes to
+/// what the coordinator says. Errors: kInvalidArgument (another job, data that is not there),
+/// kCorruption, kInvalidPlan.
+Result<std::unique_ptr<LoadedJob>> prepare_plan(const actors::wire::LoadPlan& message,
+                                                const actors::StrategyTable& strategies);
+/// The whole. `ready` was prepared before, or is null; it is used if it is of the same job and
+/// plan. Errors: as prepare_plan's.
 Result<std::unique_ptr<LoadedJob>> load_plan(const actors::wire::LoadPlan& message,
                                              int32_t scheduler_threads,
-                                             const actors::StrategyTable& strategies);
+                                             const actors::StrategyTable& strategies,
+                                             std::unique_ptr<LoadedJob> ready);
 
 }  // namespace sgactor::apps

@@ -11,6 +11,7 @@ class CoordinatorLoss : public FaultTest {
   void SetUp() override {
     FaultTest::SetUp();
     ranks_.push_back("--resilience.orphan_timeout=30");
+    ranks_.push_back("--checkpoint.interval=0");  // nothing on disk to resume from
   }
   [[nodiscard]] std::vector<std::string> again(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> args = train("run", {"--workers", "2", "--spares", "1", "--resume"});

@@ -6,6 +6,10 @@ namespace {
 /// A second fault in the middle of a recovery, in each of its phases.
 class RecoveryPhase : public FaultTest {
  protected:
+  void SetUp() override {
+    FaultTest::SetUp();
+    ranks_.push_back("--checkpoint.interval=0");
+  }
   /// Worker 0 is killed; when its recovery enters `phase` the spare that takes over, or the
   /// survivor, is killed as well.
   void strike_twice(const std::string& phase, bool spare) {
