@@ -119,8 +119,8 @@ struct RunShared {
 
   /// Fault injection. Set: the next actor that handles a message throws, once.
   std::atomic<bool> throw_in_actor{false};
-  /// Fault injection. Set: the next actor of a rank that handles a message does not return from
-  /// it, until the flag is cleared and its waiters are told.
+  /// Fault injection. Set: the next subgraph's actor whose turn comes does not return from it,
+  /// until the flag is cleared and its waiters are told.
   std::atomic<bool> stall_in_actor{false};
   std::atomic<bool> stalled{false};  ///< one does so
   /// Files that checkpoint writers use; null: the machine's. Set before the actors are spawned.

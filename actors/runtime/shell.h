@@ -118,13 +118,12 @@ class Probe {
         shared_->throw_in_actor.exchange(false)) {
       throw std::runtime_error("injected");
     }
-    if (shared_->stall_in_actor.load(std::memory_order_relaxed)) stall();
     return {*this, self, name, step, micro_batch};
   }
-  /// Holds the first actor of a rank that comes here.
-  void stall() {
-    if (record_->rank < 0 || shared_->stalled.exchange(true)) return;
-    shared_->stall_in_actor.wait(true);
+  /// Holds the first actor that comes here after RunShared says so.
+  void stall_if_told() const {
+    if (!shared_->stall_in_actor.load(std::memory_order_relaxed)) return;
+    if (!shared_->stalled.exchange(true)) shared_->stall_in_actor.wait(true);
   }
   [[nodiscard]] RunShared& shared() const { return *shared_; }
   [[nodiscard]] const std::shared_ptr<RunShared>& shared_ptr() const { return shared_; }

@@ -203,6 +203,7 @@ void on_token(Self self, const LaneToken& msg) {
   const auto span = s.probe.handle(self, "lane_token", msg.at.step, micro_batch);
   span.received(
       arrow_id(Arrow::kToken, s.rank, s.host->id, msg.at.step, msg.lane, msg.at.position));
+  s.probe.stall_if_told();
   if (Status st = s.lane.offer(msg.at); !st.ok()) return fail(self, st, msg.at.step);
   // A launch that awaits no handle learns only here that its step has begun.
   if (s.core.inputs_ready(msg.at.step, micro_batch)) prepare(self, msg.at.step, micro_batch);

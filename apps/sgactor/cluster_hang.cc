@@ -106,6 +106,8 @@ void Cluster::settle_hang(Course& course) {
     if (!suspects) hang_ = {};
     return;
   }
+  // The recovery that follows begins another one before all have answered.
+  if (hang_.generation == 0) hang_.generation = course.generation;
   if (hang_.reported) {
     // One report a hang: what it led to shows in the recovery.
     if (now - hang_.detected_ms > kFreshMs) hang_ = {};
@@ -153,7 +155,7 @@ void Cluster::report_hang(const Course& course, const supervision::HangReport& r
   HangFile file;
   file.fault = hang_.fault;
   file.culprit = hang_.culprit;
-  file.generation = course.generation;
+  file.generation = hang_.generation;
   file.step = course.check->last_step();
   file.detected_unix = unix_seconds() - static_cast<double>(now - hang_.detected_ms) / 1e3;
   file.still_ms = hang_.still_ms;
