@@ -132,6 +132,7 @@ class Cluster {
     std::vector<HangWorker> workers;
     int64_t detected_ms = 0;
     double still_ms = 0;
+    int64_t generation = 0;  ///< in which; 0: not known yet
   };
   /// An injected fault that waits for a phase of a recovery.
   struct Armed {
@@ -224,6 +225,7 @@ class Cluster {
   void watch(Course& course, const std::atomic<bool>& stop);
   Status go_on(Course& course, const Status& failure);
   Status judge(Course& course, const Status& failure);
+  [[nodiscard]] std::string longest_unheard() const;
   void find_cause(const Status& failure);
   void open_recovery(Course& course);
   void end_workers_at_fault();

@@ -43,6 +43,7 @@ constexpr int64_t kFreshWorkerMs = 15'000;
 // Three heartbeats: its node is asked whether it is stopped. Slow machines are silent longer.
 constexpr int64_t kSuspectMs = 300;
 constexpr int64_t kSilentMs = 5000;
+constexpr int64_t kUnheardMs = 1000;
 constexpr int64_t kKeepMirrors = 2;
 
 double since(int64_t then_ms) { return static_cast<double>(now_ms() - then_ms); }
@@ -379,6 +380,19 @@ void Cluster::find_cause(const Status& failure) {
   faults_.push_back(std::move(fault));
 }
 
+/// Whoever has been silent for longest, if that is long; "" if nobody.
+std::string Cluster::longest_unheard() const {
+  std::string out;
+  int64_t longest = kUnheardMs;
+  for (const auto& [index, worker] : workers_) {
+    const int64_t silent = now_ms() - worker.heard_ms;
+    if (worker.ranks.empty() || silent < longest) continue;
+    longest = silent;
+    out = fmt::format("{} has not been heard for {} ms", worker.who.name(), silent);
+  }
+  return out;
+}
+
 /// Ok if the run can go on.
 Status Cluster::judge(Course& course, const Status& failure) {
   SGA_TRY(course.check->status());
@@ -397,6 +411,8 @@ Status Cluster::judge(Course& course, const Status& failure) {
     while (lost_.find("has ended") == std::string::npos && !lost_.empty() && now_ms() < deadline &&
            step(10).ok()) {
     }
+    // A cable may be gone: links between workers are given up before the one to their node.
+    if (lost_.empty() && failure.code() == Code::kDisconnected) lost_ = longest_unheard();
     return Status(failure.code(), failure.scope(),
                   lost_.empty() || failure.message().find(lost_) != std::string::npos
                       ? failure.message()

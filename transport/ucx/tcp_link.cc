@@ -174,6 +174,8 @@ bool TcpLink::begin_large(const FrameHeader& header) {
 void TcpLink::forget_place() {
   if (payload_.empty() || !std::exchange(placed_, false)) return;
   own_.resize(std::max(own_.size(), payload_.size()));
+  // The frame stays whole: its checksum is of all of it.
+  std::memcpy(own_.data(), payload_.data(), payload_.size() - missing_);
   payload_ = std::span(own_).first(payload_.size());
 }
 
