@@ -67,7 +67,8 @@ std::vector<ModePrice> price_modes(const graph::Plan& plan, int64_t mirror_inter
   }
   // Written once a loss, read by the one that takes over.
   replicas.memory_bytes = replicas.possible ? sums.state : 0;
-  replicas.survives = "losses that leave one data-parallel replica of each shard";
+  replicas.survives =
+      "losses that leave one data-parallel replica of each shard; not in this build yet";
   ModePrice mirror;
   mirror.mode = "mirror";
   // Inputs are kept since the older of the two copies.
