@@ -6,7 +6,8 @@ worker a host, so every tensor between workers goes over TCP. The losses must be
 process, bit for bit. Then the cable of host 3 is pulled while a run goes. With resilience.mode off
 the coordinator ends within --timeout seconds with exit code 1 and a line that names host-3, and no
 process is left on any host, the cut-off one included. With its default the others take over host
-3's rank and go on, with the bits of a run that nobody disturbed, and host 3 ends by itself.
+3's rank and go on, with the bits of a run that nobody disturbed, and host 3 ends by itself once
+nobody has come for it.
 
 usage: hosts_test.py PROGRAM [--steps 20] [--timeout 20]
 Exit code 77, with the reason, where hosts cannot be made.
@@ -99,7 +100,9 @@ def end_after_a_cut(hosts, program, job, folder, timeout):
 
 def go_on_after_a_cut(hosts, program, job, folder, timeout):
     run_dir = folder / "on"
-    started, outs, _ = start_and_pull(hosts, program, job, run_dir, [])
+    # Whoever is cut off waits this long for another coordinator.
+    more = ["--resilience.orphan_timeout=3"]
+    started, outs, _ = start_and_pull(hosts, program, job, run_dir, more)
     reached = len(metrics(run_dir))
     wait_until(lambda: len(metrics(run_dir)) > reached + 20 or started[0].poll() is not None,
                timeout, lambda: f"steps without host 3\n{show(outs)}")
