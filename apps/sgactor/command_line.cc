@@ -84,6 +84,16 @@ Status parse_words(CLI::App& app, std::vector<std::string> args) {
   return {};
 }
 
+/// `code`, unless what was printed did not reach standard output.
+int finish(int code) {
+  std::cout.flush();
+  if (code == kExitDone && (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    std::fprintf(stderr, "sgactor: standard output: cannot write\n");
+    return kExitFailed;
+  }
+  return code;
+}
+
 /// Third parties throw (CLI11, JSON, filesystem, memory); nothing may leave main() that way.
 Result<int> run_action(const CommandLine& line) {
   try {
@@ -200,11 +210,11 @@ int run_program(const kernels::BackendTable& backends, const actors::StrategyTab
   try {
     if (Status s = parse_words(app, args); !s.ok()) return report(s);
   } catch (const CLI::ParseError& help) {
-    return app.exit(help);  // --help: prints it and is 0
+    return finish(app.exit(help));  // --help: prints it and is 0
   }
   if (version) {
     std::cout << version_text(backends);
-    return kExitDone;
+    return finish(kExitDone);
   }
   if (Status s = check_overrides(app, line.overrides); !s.ok()) return report(s);
   if (!line.action) {
@@ -213,12 +223,7 @@ int run_program(const kernels::BackendTable& backends, const actors::StrategyTab
   }
   const Result<int> code = run_action(line);
   if (!code.ok()) return report(code.status());
-  std::cout.flush();
-  if (*code == kExitDone && (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
-    std::fprintf(stderr, "sgactor: standard output: cannot write\n");
-    return kExitFailed;
-  }
-  return *code;
+  return finish(*code);
 }
 
 }  // namespace sgactor::apps

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +39,17 @@ TEST_F(BadInput, Commands) {
                  {"ckpt: unknown command 'lss'; expected one of ls, show, verify, export, import"});
   expect_refused({"bench", "nothing"}, {"bench: unknown command 'nothing'; expected one of "});
   expect_refused({"plan"}, {"job"});
+}
+
+TEST_F(BadInput, StandardOutputThatIsFull) {
+  std::filesystem::create_symlink("/dev/full", path(".out"));
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"--version"}, {"--help"}, {"plan", "job.toml"}}) {
+    int status = 0;
+    ASSERT_GT(waitpid(start(args), &status, 0), 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << args[0] << " " << status;
+    EXPECT_EQ(read(".err"), "sgactor: standard output: cannot write\n") << args[0];
+  }
 }
 
 TEST_F(BadInput, Keys) {
