@@ -153,7 +153,8 @@ constexpr JobKey kKeys[] = {
     {"resilience", "progress_floor", SGA_FIELD(resilience.progress_floor), above(0),
      "seconds; a shorter standstill is no hang"},
     {"resilience", "check_frames", SGA_FIELD(resilience.check_frames), one_of("auto|on|off"),
-     "checksums on what travels between workers; auto: where it leaves the host's memory"},
+     "checksums on what travels between workers; auto: where it leaves the host's memory, without "
+     "payloads above 64 KiB"},
     {"resilience", "verify_interval", SGA_FIELD(resilience.verify_interval), at_least(0),
      "steps; the gradients of every such step are executed again by another rank and compared; "
      "0: never"},

@@ -15,11 +15,12 @@
 
 namespace sgactor::transport {
 
-/// Which links carry a checksum with every frame; a wrong one breaks the link.
+/// Which links carry a checksum with every frame; a wrong one breaks the link. The same at both
+/// ends.
 enum class FrameCheck : uint8_t {
   kOff = 0,
-  kWires,  ///< those that are not in memory
-  kAll,
+  kWires,  ///< those that are not in memory: headers, and payloads of up to 64 KiB
+  kAll,    ///< every link, and all of each frame: reads large payloads twice
 };
 
 struct MessageOptions {
@@ -151,6 +152,8 @@ class MessageTable final : public Endpoint {
   bool send_control();
   bool send_chunk();
   bool send_frame(FrameHeader header, std::span<const std::byte> payload);
+  /// What of a payload is in the checksum.
+  [[nodiscard]] std::span<const std::byte> checked(std::span<const std::byte> payload) const;
   Status on_eager(const FrameHeader& header, std::span<const std::byte> payload);
   Status on_announce(const FrameHeader& header);
   Status on_ready(const FrameHeader& header);

@@ -63,8 +63,9 @@ TEST_F(ProgramRun, PlanJsonHasExactlyTheKeys) {
   const ProgramResult r = run({"plan", "job.toml", "--json"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   const json plan = json::parse(r.out);
-  EXPECT_EQ(keys_of(plan), (std::set<std::string>{"params", "flops_per_token", "ops", "memory",
-                                                  "compile_ms", "schema_hash", "passes"}));
+  EXPECT_EQ(keys_of(plan),
+            (std::set<std::string>{"params", "flops_per_token", "ops", "memory", "compile_ms",
+                                   "schema_hash", "passes", "resilience"}));
   EXPECT_EQ(keys_of(plan["ops"]), (std::set<std::string>{"before", "after"}));
   EXPECT_EQ(keys_of(plan["memory"]),
             (std::set<std::string>{"naive_bytes", "planned_bytes", "lower_bound_bytes",
