@@ -234,6 +234,7 @@ def main():
     for number in range(args.rounds):
         for index, (name, side) in enumerate(sides.items()):
             rows[name].append(side(folder / f"{number}-{index}"))
+            print(f"round {number + 1}, {name}: {rows[name][-1]}", flush=True)
     for name, result in rows.items():
         show(name, result)
     if args.json:
