@@ -1,5 +1,6 @@
 #include "actors/runtime/gradient_check.h"
 
+#include "actors/runtime/first_failure.h"
 #include "actors/runtime/rank_setup.h"
 #include "graph/base/hash.h"
 
@@ -17,20 +18,6 @@ using graph::LaunchKind;
 bool reduces(const graph::Launch& launch) {
   return launch.kind == LaunchKind::kAllReduce || launch.kind == LaunchKind::kReduceScatter;
 }
-
-/// Keeps the first failure. All on the stream's one thread of completions; read after
-/// synchronize().
-class FirstFailure final : public kernels::CompletionSink {
- public:
-  void on_complete(uint64_t /*token*/, const Status& status,
-                   kernels::LaunchTiming /*timing*/) noexcept override {
-    if (status_.ok()) status_ = status;
-  }
-  [[nodiscard]] const Status& status() const { return status_; }
-
- private:
-  Status status_;
-};
 
 int32_t replica(const graph::Plan& plan, int32_t rank, int32_t further) {
   const graph::RankPlacement& me = plan.ranks[static_cast<size_t>(rank)];

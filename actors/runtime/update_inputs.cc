@@ -1,5 +1,6 @@
 #include "actors/runtime/update_inputs.h"
 
+#include "actors/runtime/first_failure.h"
 #include "graph/base/hash.h"
 
 #include <fcntl.h>
@@ -161,20 +162,6 @@ Result<float> number_of(const ProgramContext& context, const TensorPlace* place)
   std::memcpy(&narrow, native.data(), sizeof narrow);
   return narrow;
 }
-
-/// Keeps the first failure. All on the stream's one thread of completions; read after
-/// synchronize().
-class FirstFailure final : public kernels::CompletionSink {
- public:
-  void on_complete(uint64_t /*token*/, const Status& status,
-                   kernels::LaunchTiming /*timing*/) noexcept override {
-    if (status_.ok()) status_ = status;
-  }
-  [[nodiscard]] const Status& status() const { return status_; }
-
- private:
-  Status status_;
-};
 
 }  // namespace
 

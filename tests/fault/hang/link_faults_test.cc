@@ -1,33 +1,14 @@
-#include "tests/fault/process/fault_program.h"
+#include "tests/fault/process/scenario_program.h"
 
 namespace sgactor::tests {
 namespace {
 
 /// Faults of the links between workers, and of what a device computes: the scenarios that ship.
-class Scenario : public FaultTest {
+class Scenario : public ScenarioTest {
  protected:
   void SetUp() override {
-    FaultTest::SetUp();
-    ranks_.push_back("--checkpoint.interval=0");
-  }
-  /// The report of `sgactor chaos`, which must agree.
-  nlohmann::json report_of(const std::string& scenario, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> args = {
-        "chaos",     "job.toml",    std::string(SGA_SCENARIOS) + "/" + scenario + ".toml",
-        "--run-dir", path("chaos"), "--seed",
-        "5",         "--json"};
-    args.insert(args.end(), ranks_.begin(), ranks_.end());
-    args.insert(args.end(), more.begin(), more.end());
-    const ProgramResult result = run(args);
-    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-    log_ = result.err;
-    const size_t at = result.out.rfind("\n{");
-    const nlohmann::json out = nlohmann::json::parse(
-        result.out.substr(at == std::string::npos ? 0 : at), nullptr, /*allow_exceptions=*/false);
-    if (!out.is_object()) return nlohmann::json::object();
-    EXPECT_EQ(out["divergences"], 0);
-    EXPECT_EQ(out["faults"].size(), out["faults_planned"]);
-    return out;
+    ScenarioTest::SetUp();
+    seed_ = "5";
   }
   /// The link was made again, and nobody lost what he had.
   void expect_repaired(const nlohmann::json& report, const std::string& why) {
@@ -38,7 +19,6 @@ class Scenario : public FaultTest {
     EXPECT_EQ(line["survivors_reexecuted"], 0);
     EXPECT_NE((log_ + line.dump()).find(why), std::string::npos) << log_ << line;
   }
-  std::string log_;
 };
 
 TEST_F(Scenario, ALostFrameIsMissedAndSentAgain) {
