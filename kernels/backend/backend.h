@@ -1,4 +1,5 @@
 #pragma once
+#include "graph/base/normal_numbers.h"
 #include "graph/base/status.h"
 #include "graph/ir/graph.h"
 
@@ -104,6 +105,14 @@ struct AllocationStats {
   int64_t peak_bytes = 0;
 };
 
+/// Launches of executables since the backend was made. `replayed`: their kernels went to the device
+/// as one recorded graph (or a few), not one by one; 0 for backends without such graphs.
+struct LaunchStats {
+  int64_t plain = 0;
+  int64_t replayed = 0;
+  int64_t graphs = 0;  ///< recorded and kept
+};
+
 struct DeviceInfo {
   std::string backend;      ///< "cpu"
   std::string device;       ///< "cpu:0"
@@ -129,11 +138,18 @@ class Backend {
                               std::span<const std::byte> native) = 0;
   virtual Status read_tensor(std::span<std::byte> native, const TensorType& type,
                              const std::byte* from) = 0;
+  /// Makes a tensor of `type` at `to`, with the bits that the host computes. Blocking.
+  /// Errors: kUnsupported: not here, or not of this type; the caller then makes the numbers itself.
+  virtual Status fill_normal(std::byte* /*to*/, const TensorType& /*type*/,
+                             const NormalNumbers& /*numbers*/) {
+    return unsupported("this backend draws no numbers");
+  }
   /// Errors: kUnsupported naming the op the backend lacks.
   virtual Result<std::unique_ptr<Executable>> compile(const CompileRequest& request) = 0;
   virtual Result<std::unique_ptr<DeviceMemory>> allocate(int64_t bytes, std::string_view label) = 0;
   virtual Result<std::unique_ptr<Stream>> create_stream() = 0;
   [[nodiscard]] virtual AllocationStats allocation_stats() const = 0;
+  [[nodiscard]] virtual LaunchStats launch_stats() const { return {}; }
 };
 
 struct BackendOptions {

@@ -40,5 +40,8 @@ class FusedAttention {
 /// time, or has no kernel for the shape; the caller has kernels of its own then.
 Result<std::shared_ptr<const FusedAttention>> create_fused_attention(const AttentionShape& shape,
                                                                      bool gradient);
+/// Loads the library and lets it set itself up on device `index`, once a process: what takes a
+/// while in the first call of create_fused_attention. Blocks; for a thread beside a start.
+void load_fused_attention(int32_t index);
 
 }  // namespace sgactor::kernels::cuda

@@ -180,4 +180,14 @@ Result<std::shared_ptr<const FusedAttention>> create_fused_attention(const Atten
   }
 }
 
+void load_fused_attention(int32_t index) {
+  static std::once_flag once;
+  std::call_once(once, [index] {
+    cudnnHandle_t handle = nullptr;
+    if (!open_cudnn() || cudaSetDevice(index) != cudaSuccess) return;
+    if (fe::detail::create_handle(&handle) == CUDNN_STATUS_SUCCESS)
+      fe::detail::destroy_handle(handle);
+  });
+}
+
 }  // namespace sgactor::kernels::cuda

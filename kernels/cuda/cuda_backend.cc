@@ -37,6 +37,9 @@ class CudaBackend final : public Backend {
     SGA_TRY(check_size(type, native.size()));
     return device_->read(native, from);
   }
+  Status fill_normal(std::byte* to, const TensorType& type, const NormalNumbers& numbers) override {
+    return device_->fill_normal(to, type, numbers);
+  }
   Result<std::unique_ptr<Executable>> compile(const CompileRequest& request) override {
     SGA_TRY(device_->use());
     SGA_ASSIGN(std::unique_ptr<CudaExecutable> executable, Lowering(device_, request).build());
@@ -49,6 +52,7 @@ class CudaBackend final : public Backend {
   [[nodiscard]] AllocationStats allocation_stats() const override {
     return device_->allocation_stats();
   }
+  [[nodiscard]] LaunchStats launch_stats() const override { return device_->launches().stats(); }
 
  private:
   std::shared_ptr<CudaDevice> device_;

@@ -1,7 +1,9 @@
 #include "kernels/cuda/device.h"
 
 #include "graph/base/units.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/draw_normal.h"
 #include "kernels/cuda/matmul_table.h"
 #include "kernels/cuda/profile.h"
 
@@ -9,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <system_error>
 
 namespace sgactor::kernels::cuda {
 namespace {
@@ -86,6 +89,7 @@ bool probe_devices(std::string* why) {
 CudaDevice::CudaDevice() = default;
 
 CudaDevice::~CudaDevice() {
+  if (loader_.joinable()) loader_.join();
   cudaSetDevice(index_);
   if (profile_) profile_->write_report();
   if (blas_ != nullptr) cublasLtDestroy(blas_);
@@ -113,6 +117,11 @@ Status CudaDevice::open(int32_t index) {
                                    index, properties.name, properties.major, properties.minor,
                                    kNeededMajor));
   }
+  try {
+    loader_ = std::jthread([index] { load_fused_attention(index); });
+  } catch (const std::system_error&) {
+    // Whoever asks for attention first then loads it.
+  }
   SGA_TRY(use());
   SGA_CUDA_TRY(cudaStreamCreateWithFlags(&transfers_, cudaStreamNonBlocking));
   if (const cublasStatus_t s = cublasLtCreate(&blas_); s != CUBLAS_STATUS_SUCCESS) {
@@ -127,6 +136,8 @@ Status CudaDevice::open(int32_t index) {
   SGA_TRY(open_matmul_table(*matmuls_));
   if (const char* file = std::getenv("SGACTOR_CUDA_PROFILE"); file != nullptr)
     profile_ = std::make_unique<Profile>(file);
+  const char* graphs = std::getenv("SGACTOR_CUDA_GRAPHS");
+  graphs_ = graphs == nullptr || std::string_view(graphs) != "0";
   info_.backend = "cuda";
   info_.device = fmt::format("cuda:{}", index);
   info_.description = fmt::format("{}, {}, {}, CUDA {}.{}", properties.name,
@@ -154,6 +165,16 @@ Status CudaDevice::read(std::span<std::byte> to, const std::byte* from) {
   const std::lock_guard lock(transfer_mutex_);
   SGA_TRY(use());
   SGA_CUDA_TRY(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, transfers_));
+  return cuda_status(cudaStreamSynchronize(transfers_));
+}
+
+Status CudaDevice::fill_normal(std::byte* to, const TensorType& type,
+                               const NormalNumbers& numbers) {
+  if (type.dtype != DType::kF32 && type.dtype != DType::kF64)
+    return unsupported("cuda draws no numbers of " + type.to_string());
+  const std::lock_guard lock(transfer_mutex_);
+  SGA_TRY(use());
+  SGA_TRY(draw_normal(to, type, numbers, transfers_));
   return cuda_status(cudaStreamSynchronize(transfers_));
 }
 

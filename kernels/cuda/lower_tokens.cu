@@ -150,7 +150,7 @@ Status run_scatter(const Frame& f, const Scatter& s, const int32_t* ids, const i
 void add_id_check(Lowering& low, ValueId ids, int64_t limit, bool negative_is_ignored,
                   const char* what) {
   const int64_t n = low.type(ids).num_elements();
-  low.add(
+  low.add_waiting(
       [=](const Frame& f) -> Status {
         if (n == 0) return {};
         SGA_CUDA_TRY(cudaMemsetAsync(f.check.device, 0xff, sizeof(*f.check.device), f.stream));

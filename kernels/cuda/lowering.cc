@@ -108,6 +108,7 @@ Result<std::unique_ptr<CudaExecutable>> Lowering::build() {
     if (lower == nullptr) return no_kernel(op).with_context(request_.name);
     SGA_TRY(lower(*this, op).with_context(request_.name));
   }
+  result_->cut_pieces();
   return std::move(result_);
 }
 
@@ -150,6 +151,11 @@ void Lowering::add(StepFn run, std::string family) {
   Profile::Work work{std::move(family), graph::op_flops(body(), *current_),
                      static_cast<double>(graph::op_bytes(body(), *current_))};
   result_->steps_.push_back({std::move(run), std::move(work)});
+}
+
+void Lowering::add_waiting(StepFn run, std::string family) {
+  add(std::move(run), std::move(family));
+  result_->steps_.back().waits = true;
 }
 
 void Lowering::need_scratch(int64_t bytes) {

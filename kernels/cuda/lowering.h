@@ -30,6 +30,8 @@ class Lowering {
   void add(StepFn run);
   /// The same, with a line of its own in profiles.
   void add(StepFn run, std::string family);
+  /// A step that waits for the stream, which nothing that is recorded may.
+  void add_waiting(StepFn run, std::string family);
   /// Scratch of one step, shared by all steps of the executable.
   void need_scratch(int64_t bytes);
   /// Gives a result memory with these native bytes, known now.

@@ -192,8 +192,12 @@ Status Matmul::choose(CudaDevice& device, const MatmulShape& s) {
   if (count == 0) return unsupported("cuda: cublasLt has no algorithm");
   int place = device.matmuls().find(s.name()).value_or(-1);
   if (place < 0 && large && device.matmuls().measures()) {
-    SGA_ASSIGN(place, measure(device, s, found.data(), count));
-    SGA_ASSIGN(place, device.matmuls().add(s.name(), place));
+    const std::lock_guard alone(device.measuring());
+    place = device.matmuls().find(s.name()).value_or(-1);
+    if (place < 0) {
+      SGA_ASSIGN(place, measure(device, s, found.data(), count));
+      SGA_ASSIGN(place, device.matmuls().add(s.name(), place));
+    }
   }
   const auto& chosen = found[static_cast<size_t>(place >= 0 && place < count ? place : 0)];
   algorithm_ = chosen.algo;

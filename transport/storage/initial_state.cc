@@ -1,7 +1,7 @@
 #include "transport/storage/initial_state.h"
 
 #include "graph/base/hash.h"
-#include "graph/base/philox.h"
+#include "graph/base/standard_normal.h"
 
 #include <fmt/format.h>
 
@@ -15,18 +15,14 @@ namespace sgactor::transport {
 namespace {
 
 template <class T>
-void fill_range(const InitialParameter& p, const PhiloxStream& stream, T* out, size_t first,
-                size_t last) {
-  for (size_t i = first; i < last; ++i) {
-    out[i] = static_cast<T>(p.one ? 1.0 : p.std == 0 ? 0.0 : p.std * stream.normal(i));
-  }
+void fill_range(const NormalNumbers& numbers, T* out, size_t first, size_t last) {
+  for (size_t i = first; i < last; ++i) out[i] = static_cast<T>(normal_number(numbers, i));
 }
 
 /// Elements depend on nothing but their numbers, so threads share them as they like.
 template <class T>
-void fill(const InitialParameter& p, uint64_t seed, std::span<std::byte> bytes) {
+void fill(const NormalNumbers& numbers, std::span<std::byte> bytes) {
   constexpr size_t kLeastForThread = 1 << 18;
-  const PhiloxStream stream{seed, hash64(p.name)};
   auto* out = reinterpret_cast<T*>(bytes.data());
   const size_t count = bytes.size() / sizeof(T);
   const size_t cores = std::max<size_t>(std::thread::hardware_concurrency(), 1);
@@ -34,9 +30,9 @@ void fill(const InitialParameter& p, uint64_t seed, std::span<std::byte> bytes) 
   std::vector<std::jthread> helpers;
   for (size_t t = 1; t < threads; ++t) {
     helpers.emplace_back(
-        [&, t] { fill_range(p, stream, out, count * t / threads, count * (t + 1) / threads); });
+        [&, t] { fill_range(numbers, out, count * t / threads, count * (t + 1) / threads); });
   }
-  fill_range(p, stream, out, 0, count / threads);
+  fill_range(numbers, out, 0, count / threads);
 }
 
 class InitialState final : public StateSource {
@@ -62,14 +58,24 @@ class InitialState final : public StateSource {
                       type.to_string(), out.size(), p.type.to_string()));
     }
     if (type.dtype == DType::kF32) {
-      fill<float>(p, seed_, out);
+      fill<float>(rule(p), out);
     } else {
-      fill<double>(p, seed_, out);
+      fill<double>(rule(p), out);
     }
     return {};
   }
+  [[nodiscard]] std::optional<NormalNumbers> numbers(const std::string& name,
+                                                     const TensorType& type) const override {
+    const auto it = parameters_.find(name);
+    if (it == parameters_.end() || it->second.type != type) return std::nullopt;
+    return rule(it->second);
+  }
 
  private:
+  [[nodiscard]] NormalNumbers rule(const InitialParameter& p) const {
+    return {PhiloxStream{seed_, hash64(p.name)}, p.one ? 1.0 : 0.0, p.one ? 0.0 : p.std};
+  }
+
   std::map<std::string, InitialParameter> parameters_;
   uint64_t seed_;
 };
@@ -99,6 +105,10 @@ class ZeroMoments final : public StateSource {
   }
   [[nodiscard]] bool is_zero(const std::string& name) const override {
     return starts_at_zero(name) || parameters_->is_zero(name);
+  }
+  [[nodiscard]] std::optional<NormalNumbers> numbers(const std::string& name,
+                                                     const TensorType& type) const override {
+    return starts_at_zero(name) ? std::nullopt : parameters_->numbers(name, type);
   }
 
  private:

@@ -18,8 +18,9 @@ struct InitialParameter {
 };
 
 /// Parameters as training from scratch starts them. Element i of parameter p is a pure function of
-/// (seed, name of p, i): Philox keyed by the seed and a hash of the name. Every load computes
-/// anew. Knows parameters only; see with_zero_moments.
+/// (seed, name of p, i): Philox keyed by the seed and a hash of the name, and standard_normal,
+/// whose bits are the same on every machine. Every load computes anew. Knows parameters only; see
+/// with_zero_moments.
 std::unique_ptr<StateSource> make_initial_state(std::vector<InitialParameter> parameters,
                                                 uint64_t seed);
 

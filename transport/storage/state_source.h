@@ -1,8 +1,10 @@
 #pragma once
+#include "graph/base/normal_numbers.h"
 #include "graph/base/shape.h"
 #include "graph/base/status.h"
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -20,6 +22,12 @@ class StateSource {
                       std::span<std::byte> out) const = 0;
   /// The tensor is known to be zeros: whoever wants it need not load it. False if in doubt.
   [[nodiscard]] virtual bool is_zero(const std::string& /*name*/) const { return false; }
+  /// The rule by which `load` would make the tensor, for devices that draw numbers themselves: of
+  /// `type`'s elements in row-major order. Empty: only `load` knows.
+  [[nodiscard]] virtual std::optional<NormalNumbers> numbers(const std::string& /*name*/,
+                                                             const TensorType& /*type*/) const {
+    return std::nullopt;
+  }
 };
 
 }  // namespace sgactor::transport

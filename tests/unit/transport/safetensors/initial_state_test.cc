@@ -1,7 +1,7 @@
 #include "transport/storage/initial_state.h"
 
 #include "graph/base/hash.h"
-#include "graph/base/philox.h"
+#include "graph/base/standard_normal.h"
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,21 @@ TEST(InitialState, IsAFunctionOfSeedNameAndElement) {
   EXPECT_EQ(a, load(*some_state(1), "a"));
   EXPECT_NE(a, load(*some_state(2), "a"));
   EXPECT_NE(a, load(*first, "b"));
-  EXPECT_EQ(a[17], static_cast<float>(0.02 * PhiloxStream{1, hash64("a")}.normal(17)));
+  EXPECT_EQ(a[17], static_cast<float>(0.02 * standard_normal({1, hash64("a")}, 17)));
+}
+
+TEST(InitialState, TellsTheRuleOfWhatItDraws) {
+  const auto state = with_zero_moments(some_state(5));
+  for (const char* name : {"a", "b", "one", "zero"}) {
+    const auto rule = state->numbers(name, kMatrix);
+    ASSERT_TRUE(rule) << name;
+    const auto loaded = load(*state, name);
+    for (size_t i = 0; i < loaded.size(); ++i)
+      ASSERT_EQ(loaded[i], static_cast<float>(normal_number(*rule, i))) << name << " " << i;
+  }
+  EXPECT_FALSE(state->numbers("m/a", kMatrix));
+  EXPECT_FALSE(state->numbers("c", kMatrix));
+  EXPECT_FALSE(state->numbers("a", {DType::kF32, Shape{4}}));
 }
 
 TEST(InitialState, HasTheSpreadAskedFor) {
