@@ -1,12 +1,17 @@
 #include "actors/runtime/program_context.h"
 
 #include "actors/runtime/channel_log.h"
+#include "graph/base/log.h"
 #include "graph/base/units.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <limits>
+#include <system_error>
+#include <thread>
 
 namespace sgactor::actors {
 namespace {
@@ -17,6 +22,7 @@ using graph::BufferKind;
 
 constexpr int64_t kAlign = 256;
 constexpr int64_t kMarkerStride = 64;
+constexpr size_t kMostCompilers = 8;
 
 class ContextBuilder {
  public:
@@ -58,23 +64,52 @@ class ContextBuilder {
     for (const graph::Launch& l : out_.program->launches) {
       if (l.kind == graph::LaunchKind::kSubgraph) used[static_cast<size_t>(l.subgraph)] = true;
     }
-    std::vector<kernels::Place> places;
+    std::vector<size_t> wanted;
     for (size_t s = 0; s < used.size(); ++s) {
-      if (!used[s]) continue;
-      const graph::Subgraph& subgraph = spec_.plan->subgraphs[s];
-      places.clear();
-      for (const graph::ValuePlace& p : subgraph.places) {
-        places.push_back({static_cast<kernels::Place::Space>(p.space), p.index, p.offset});
-      }
-      kernels::CompileRequest request;
-      request.body = &subgraph.body;
-      request.places = places;
-      request.workspace_bytes = subgraph.workspace_bytes;
-      request.name = subgraph.name;
-      auto executable = spec_.backend->compile(request);
-      if (!executable.ok()) return executable.status().with_context("compile " + subgraph.name);
-      out_.executables[s] = std::move(executable).value();
+      if (used[s]) wanted.push_back(s);
     }
+    return compile_all(wanted);
+  }
+
+  /// A device's libraries take their time to choose kernels, on one core each. Where kernels are
+  /// the host's own there is nothing to wait for.
+  Status compile_all(const std::vector<size_t>& wanted) {
+    const size_t most = spec_.backend->host_visible() ? 1 : kMostCompilers;
+    std::vector<Status> outcomes(wanted.size());
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+      for (size_t i = next++; i < wanted.size(); i = next++) outcomes[i] = compile_one(wanted[i]);
+    };
+    {
+      std::vector<std::jthread> helpers;
+      try {
+        for (size_t t = 1; t < std::min(most, wanted.size()); ++t) helpers.emplace_back(work);
+      } catch (const std::system_error& e) {
+        log::debug("{} threads compile: {}", helpers.size() + 1, e.what());
+      }
+      work();
+    }
+    for (const Status& s : outcomes) SGA_TRY(s);
+    return {};
+  }
+
+  Status compile_one(size_t s) {
+    const auto start = std::chrono::steady_clock::now();
+    const graph::Subgraph& subgraph = spec_.plan->subgraphs[s];
+    std::vector<kernels::Place> places;
+    places.reserve(subgraph.places.size());
+    for (const graph::ValuePlace& p : subgraph.places)
+      places.push_back({static_cast<kernels::Place::Space>(p.space), p.index, p.offset});
+    kernels::CompileRequest request;
+    request.body = &subgraph.body;
+    request.places = places;
+    request.workspace_bytes = subgraph.workspace_bytes;
+    request.name = subgraph.name;
+    auto executable = spec_.backend->compile(request);
+    if (!executable.ok()) return executable.status().with_context("compile " + subgraph.name);
+    out_.executables[s] = std::move(executable).value();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    log::debug("compiled {} in {:.1f} ms", subgraph.name, took.count());
     return {};
   }
 
@@ -330,6 +365,16 @@ class ZeroFill final : private kernels::CompletionSink {
   std::unique_ptr<kernels::Stream> stream_;
 };
 
+/// Whether `place` was filled by the device itself.
+Result<bool> draw(kernels::Backend& backend, const TensorPlace& place,
+                  const transport::StateSource& source) {
+  const auto numbers = source.numbers(place.name, place.type);
+  if (!numbers) return false;
+  const Status s = backend.fill_normal(place.address, place.type, *numbers);
+  if (!s.ok() && s.code() != Code::kUnsupported) return s.with_context(place.name);
+  return s.ok();
+}
+
 }  // namespace
 
 Status load_state(const ProgramContext& context, const transport::StateSource& source) {
@@ -344,9 +389,14 @@ Status load_state(const ProgramContext& context, const transport::StateSource& s
     }
     const Buffer& buffer = context.buffer(t.buffer);
     const TensorType type = whole_type(buffer);
+    const auto slice = slice_of(plan, buffer, plan.ranks[static_cast<size_t>(context.rank)]);
+    if (!slice && type == t.type) {
+      // A device that can draw the numbers saves the host their making and their way.
+      SGA_ASSIGN(const bool drawn, draw(*context.backend, t, source));
+      if (drawn) continue;
+    }
     whole.resize(static_cast<size_t>(type.bytes()));
     SGA_TRY(source.load(t.name, type, whole));
-    const auto slice = slice_of(plan, buffer, plan.ranks[static_cast<size_t>(context.rank)]);
     if (slice) {
       SGA_TRY(transport::check_slice(type.shape, *slice).with_context(t.name));
       part.resize(static_cast<size_t>(t.type.bytes()));

@@ -7,6 +7,7 @@
 #include "apps/sgactor/run_report.h"
 #include "apps/sgactor/start.h"
 #include "apps/sgactor/strategy_choice.h"
+#include "apps/sgactor/timed_state.h"
 #include "apps/sgactor/training_setup.h"
 #include "graph/base/units.h"
 
@@ -14,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <memory>
 #include <vector>
@@ -35,9 +37,15 @@ struct BenchOptions {
 /// Keeps the steps' figures; the first step touches memory for the first time and is left out.
 class StepTimes : public actors::TrainingObserver {
  public:
-  void on_step(const actors::StepReport& report) override { steps_.push_back(report); }
+  void on_step(const actors::StepReport& report) override {
+    if (steps_.empty()) first_ = TimedState::Clock::now();
+    steps_.push_back(report);
+  }
   void on_validation(int64_t, double) override {}
   void on_checkpoint(int64_t, const std::string&, const transport::WriteStats&) override {}
+
+  /// When the first step was done.
+  [[nodiscard]] TimedState::Clock::time_point first() const { return first_; }
 
   struct Sums {
     double wall_ms = 0, kernel_ms = 0, median_ms = 0;
@@ -59,12 +67,20 @@ class StepTimes : public actors::TrainingObserver {
   }
 
  private:
+  TimedState::Clock::time_point first_;
   std::vector<actors::StepReport> steps_;
 };
 
+/// Seconds from the command's start until each stage of a start was done.
+struct StartTimes {
+  double device_s = 0, planned_s = 0, compiled_s = 0, state_s = 0, first_step_s = 0;
+};
+
 void print_step(const BenchOptions& options, const graph::Plan& plan,
-                const kernels::DeviceInfo& device, const StepTimes::Sums& s,
-                const actors::TrainingSummary& summary) {
+                const kernels::Backend& backend, const StepTimes::Sums& s,
+                const actors::TrainingSummary& summary, const StartTimes& start) {
+  const kernels::DeviceInfo& device = backend.info();
+  const kernels::LaunchStats launches = backend.launch_stats();
   const double outside = std::clamp(1.0 - s.kernel_ms / s.wall_ms, 0.0, 1.0);
   const double rate = static_cast<double>(s.tokens) / (s.wall_ms * 1e-3);
   if (options.json) {
@@ -79,6 +95,14 @@ void print_step(const BenchOptions& options, const graph::Plan& plan,
     out["messages"] = summary.num_messages;
     out["allocations_after_start"] =
         summary.allocations_at_end.num_allocations - summary.allocations_at_start.num_allocations;
+    out["launches_plain"] = launches.plain;
+    out["launches_replayed"] = launches.replayed;
+    out["recorded_graphs"] = launches.graphs;
+    out["start_s"] = {{"device", start.device_s},
+                      {"planned", start.planned_s},
+                      {"compiled", start.compiled_s},
+                      {"state", start.state_s},
+                      {"first_step", start.first_step_s}};
     std::cout << out.dump() << "\n";
     return;
   }
@@ -89,18 +113,35 @@ void print_step(const BenchOptions& options, const graph::Plan& plan,
       device.description, format_count(static_cast<double>(plan.num_parameters)), options.steps,
       format_seconds(s.median_ms * 1e-3), format_count(rate), rate * plan.flops_per_token * 1e-12,
       outside * 100, summary.num_messages / (options.steps + 1));
+  if (launches.replayed > 0) {
+    std::cout << fmt::format("launches               {} replayed from {} graphs, {} plain\n",
+                             launches.replayed, launches.graphs, launches.plain);
+  }
+  std::cout << fmt::format(
+      "start                  device {}, planned {}, compiled {}, state {}, first step {}\n",
+      format_seconds(start.device_s), format_seconds(start.planned_s),
+      format_seconds(start.compiled_s), format_seconds(start.state_s),
+      format_seconds(start.first_step_s));
 }
 
 Result<int> bench_step(const CommandLine& line, const BenchOptions& options) {
+  const auto began = TimedState::Clock::now();
+  const auto since_began = [&](TimedState::Clock::time_point t) {
+    return std::chrono::duration<double>(t - began).count();
+  };
+  StartTimes at;
   SGA_ASSIGN(JobSpec job, load_job(options.job, line.overrides));
   SGA_TRY(choose_strategy(*line.strategies, job));
   choose_f8_layout(job, options.devices);
   SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
   SGA_ASSIGN(const auto backend, create_device(*line.backends, device));
+  at.device_s = since_began(TimedState::Clock::now());
   SGA_ASSIGN(const TrainingSetup setup, set_up_training(job, storage_model(*backend)));
+  at.planned_s = since_began(TimedState::Clock::now());
   const graph::Plan& plan = setup.training.compiled.plan;
   SGA_TRY(check_memory(plan, *backend));
   SGA_ASSIGN(const Start start, fresh_start(job, setup.training.config));
+  const TimedState state(*start.state);
   StepTimes times;
   actors::TrainingSpec spec;
   spec.last_step = options.steps + 1;
@@ -110,10 +151,13 @@ Result<int> bench_step(const CommandLine& line, const BenchOptions& options) {
   inputs.plan = &plan;
   inputs.backend = backend.get();
   inputs.sampler = setup.data.sampler.get();
-  inputs.initial_state = start.state.get();
+  inputs.initial_state = &state;
   inputs.observer = &times;
   SGA_ASSIGN(const auto summary, actors::run_training(spec, inputs));
-  print_step(options, plan, backend->info(), times.sums(), summary);
+  at.compiled_s = since_began(state.asked());
+  at.state_s = since_began(state.answered());
+  at.first_step_s = since_began(times.first());
+  print_step(options, plan, *backend, times.sums(), summary, at);
   return kExitDone;
 }
 
