@@ -11,13 +11,15 @@
 #include "apps/sgactor/mirror_directory.h"
 #include "apps/sgactor/stop_signal.h"
 #include "graph/base/log.h"
-#include "supervision/monitor/device_faults.h"
+#include "supervision/monitor/driver_faults.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 namespace sgactor::apps {
@@ -29,10 +31,18 @@ using Kind = actors::SessionEvent::Kind;
 constexpr int64_t kGraceMs = 1000;
 constexpr int kPollMs = 100;
 
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 class Node {
  public:
   Node(actors::RemoteSession& session, const NodeOptions& options, std::string coordinator)
-      : session_(session), options_(options), coordinator_(std::move(coordinator)) {}
+      : session_(session),
+        options_(options),
+        coordinator_(std::move(coordinator)),
+        driver_faults_({.visible = environment("CUDA_VISIBLE_DEVICES")}) {}
 
   /// Until the coordinator says so or is gone. Returns the exit code.
   int serve(const std::atomic<bool>& stop) {
@@ -45,14 +55,13 @@ class Node {
                       wire::StopJob{fmt::format("node {} was asked to stop", host_name())});
       }
       for (const actors::NodeChildren::Exit& exit : children_.take_exits()) {
+        driver_faults_.forget(exit.tag);
         if (exit.clean()) continue;
         session_.send(wire::kCoordinatorPeer, wire::WorkerExited{exit.tag, exit.pid, exit.how});
       }
       while (auto event = session_.next(0)) on_event(*event);
-      while (const auto fault = device_faults_.next()) {
-        session_.send(wire::kCoordinatorPeer,
-                      to_wire(kDeviceFault, {"xid", fault->worker, fault->xid}));
-      }
+      tell(injected_faults_);
+      tell(driver_faults_);
     }
     if (!children_.end(exit_code_ == kExitDone ? kGraceMs : 0) && exit_code_ == kExitDone) {
       log::warn("node {}: workers did not end in time and were killed", host_name());
@@ -61,9 +70,17 @@ class Node {
   }
 
  private:
-  /// Sleeps until there is an event or the end of a child.
+  void tell(supervision::DeviceFaults& faults) {
+    while (const auto fault = faults.next()) {
+      session_.send(wire::kCoordinatorPeer,
+                    to_wire(kDeviceFault, {"xid", fault->worker, fault->xid}));
+    }
+  }
+
+  /// Sleeps until there is an event or the end of a child. poll() skips what is -1.
   void wait() const {
-    std::vector<pollfd> fds = {{session_.event_fd(), POLLIN, 0}};
+    std::vector<pollfd> fds = {{session_.event_fd(), POLLIN, 0},
+                               {driver_faults_.event_fd(), POLLIN, 0}};
     for (int fd : children_.fds()) fds.push_back({fd, POLLIN, 0});
     ::poll(fds.data(), fds.size(), kPollMs);
   }
@@ -84,7 +101,7 @@ class Node {
         if (opaque->kind == kTerms) return take_terms(opaque->payload);
         const auto fault = parse_injected(opaque->payload);
         if (opaque->kind == kInjectFault && fault.ok() && takes_injections()) {
-          device_faults_.add({fault->worker, static_cast<int32_t>(fault->value)});
+          injected_faults_.add({fault->worker, static_cast<int32_t>(fault->value)});
         }
       } else if (const auto* shutdown = std::get_if<wire::Shutdown>(&body)) {
         over_ = true;
@@ -120,6 +137,28 @@ class Node {
     return true;
   }
 
+  /// From now on XID events of the worker's device are reported, if it has one and a driver says
+  /// them.
+  void listen_to(int32_t worker, const std::string& device,
+                 const std::vector<std::string>& devices) {
+    const auto index_of = [](const std::string& text) {
+      const auto spec = parse_devices(text);
+      return spec.ok() && spec->backend == "cuda" ? spec->options.device_index : -1;
+    };
+    if (index_of(device) < 0) return;
+    std::vector<int32_t> all;
+    for (const std::string& d : devices) {
+      const int32_t index = index_of(d);
+      if (index >= 0 && std::find(all.begin(), all.end(), index) == all.end()) {
+        all.push_back(index);
+      }
+    }
+    const Status status = driver_faults_.assign(worker, index_of(device), all);
+    if (!status.ok()) {
+      log::warn("node {}: device faults are not heard: {}", host_name(), status.message());
+    }
+  }
+
   void start_workers(const wire::StartWorkers& order, wire::PeerId self) {
     for (size_t i = 0; i < order.devices.size(); ++i) {
       const int32_t index = order.first_index + static_cast<int32_t>(i);
@@ -133,7 +172,10 @@ class Node {
                                         "--log-level=" + options_.log_level};
       if (!options_.bind.empty()) words.push_back("--bind=" + options_.bind);
       const auto pid = children_.start(words, index);
-      if (pid.ok()) continue;
+      if (pid.ok()) {
+        listen_to(index, order.devices[i], order.devices);
+        continue;
+      }
       session_.send(wire::kCoordinatorPeer, wire::WorkerExited{index, 0, pid.status().message()});
     }
   }
@@ -145,7 +187,8 @@ class Node {
   Terms terms_;
   MirrorHold mirror_;
   actors::NodeChildren children_;
-  supervision::InjectedDeviceFaults device_faults_;
+  supervision::InjectedDeviceFaults injected_faults_;
+  supervision::DriverFaults driver_faults_;
   bool over_ = false;
   bool told_stop_ = false;
   int exit_code_ = kExitDone;

@@ -1,4 +1,5 @@
 #include "supervision/monitor/device_faults.h"
+#include "supervision/monitor/driver_faults.h"
 #include "supervision/monitor/hang_inquiry.h"
 #include "supervision/monitor/hang_report.h"
 #include "supervision/monitor/progress_watch.h"
@@ -172,6 +173,16 @@ TEST(DeviceFaults, ComeInOrderAndAsTheTableSays) {
   EXPECT_EQ(action_of(*faults.next()), Action::kReplaceWorker);
   EXPECT_FALSE(faults.next().has_value());
   EXPECT_EQ(to_string(DeviceFault{0, 999}), "XID 999 (unknown): reset device");
+}
+
+TEST(DriverFaults, WithoutADriverSayWhyOnceAndHearNothing) {
+  DriverFaults faults({.library = "libno-such-nvml.so.1", .visible = ""});
+  const Status status = faults.assign(0, 0, {0});
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_NE(status.message().find("libno-such-nvml.so.1"), std::string::npos);
+  EXPECT_TRUE(faults.assign(1, 0, {0}).ok());
+  EXPECT_FALSE(faults.next().has_value());
+  EXPECT_EQ(faults.event_fd(), -1);
 }
 
 }  // namespace
