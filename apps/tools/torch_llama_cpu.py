@@ -6,7 +6,7 @@ sgactor's bench: forward, backward, gradient accumulation, clipping by global no
 needs: pip install torch      (torch.compile also needs a C++ compiler)
 
 usage: torch_llama_cpu.py [--model llama-15m|llama-125m] [--mode eager|compile|both] [--batch N] [--seq N] [--accumulate N]
-                          [--threads N] [--steps N] [--warmup N]
+                          [--threads N] [--steps N] [--warmup N] [--each]
 """
 import argparse
 import json
@@ -110,6 +110,8 @@ def measure(args, compiled):
         adamw.step()
         adamw.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - start)
+        if args.each:
+            print(json.dumps({"step_ms": seconds[-1] * 1e3}), flush=True)
     median = statistics.median(seconds[args.warmup:])
     tokens = args.accumulate * args.batch * args.seq
     return {"tok_s": round(tokens / median, 1), "step_ms": round(median * 1e3, 2),
@@ -135,6 +137,7 @@ def main():
                         help="threads of PyTorch (default: all cores this process may use)")
     parser.add_argument("--steps", type=positive, default=10, help="timed steps; the median counts")
     parser.add_argument("--warmup", type=positive, default=3, help="steps before, not timed")
+    parser.add_argument("--each", action="store_true", help="also a JSON line a step, at once")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     result = {
