@@ -157,8 +157,7 @@ FusionOptions fusion_options(const CompileOptions& options) {
     if (name.starts_with(kFusionPrefix))
       fusion.disabled.push_back(name.substr(kFusionPrefix.size()));
   }
-  // A sum in place needs a product in f32, which a narrow matmul does not make.
-  if (options.precision != DType::kF32) fusion.disabled.emplace_back("matmul_sum");
+  fusion.narrow = options.precision != DType::kF32;
   return fusion;
 }
 
@@ -354,7 +353,8 @@ std::vector<std::string> explain_packing(const MemoryReport& report) {
 
 Status run_plan_memory(Work& w) {
   MemoryReport report;
-  SGA_TRY(plan_memory(w.result.plan, kAlignBytes, w.explains ? &report : nullptr));
+  SGA_TRY(plan_memory(w.result.plan, kAlignBytes, w.explains ? &report : nullptr,
+                      w.options.head_room_bytes));
   const MemoryStats& m = w.result.plan.memory;
   w.note = fmt::format("{} instead of {}, lower bound {}", format_bytes(m.planned_bytes),
                        format_bytes(m.naive_bytes), format_bytes(m.lower_bound_bytes));

@@ -42,6 +42,7 @@ struct CompileOptions {
   DType precision = DType::kF32;
   bool f8_head = true;                  ///< with kF8E4M3: the fused head reads 8-bit floats too
   F8Layout f8_layout = F8Layout::kAny;  ///< of choose_layout: what the backend wants
+  int64_t head_room_bytes = 0;          ///< of plan_memory: for the backend's block of logits
   std::vector<std::string> disabled_passes;  ///< names of optional passes: fuse_ops; or of one
                                              ///< fusion: fuse_ops.swiglu
   /// Called after each pass with its name and the graphs' text form, for --dump-ir; may be empty.

@@ -12,6 +12,7 @@ void matmul_gradient(Builder& b, const Op& op, Grads g, OperandGrads out) {
   // With A = op(a), C = op(c): dA = g C^T and dC = A^T g, each transposed back where op transposes.
   out[0] = trans_a ? b.matmul(c, g[0], trans_c, true) : b.matmul(g[0], c, false, !trans_c);
   out[1] = trans_c ? b.matmul(g[0], a, true, trans_a) : b.matmul(a, g[0], !trans_a, false);
+  if (op.operands.size() > 2) out[2] = g[0];
 }
 
 void softmax_gradient(Builder& b, const Op& op, Grads g, OperandGrads out) {

@@ -67,7 +67,7 @@ using A = AliasSpec::Kind;
 constexpr AliasSpec kView[] = {{0, 0, A::kView}};
 constexpr AliasSpec kMay[] = {{0, 0, A::kMay}};
 constexpr AliasSpec kMayEither[] = {{0, 0, A::kMay}, {0, 1, A::kMay}};
-constexpr AliasSpec kMayBoth[] = {{0, 0, A::kMay}, {1, 1, A::kMay}};
+constexpr AliasSpec kMayGated[] = {{0, 0, A::kMay}, {1, 1, A::kMay}, {0, 2, A::kMay}};
 constexpr AliasSpec kMust[] = {{0, 0, A::kMust}};
 constexpr AliasSpec kMustThird[] = {{2, 2, A::kMust}};
 constexpr AliasSpec kMustThree[] = {{0, 0, A::kMust}, {1, 1, A::kMust}, {2, 2, A::kMust}};
@@ -190,10 +190,12 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
         "of x",
         &kTreeSumSharding),
 
-    row(OpKind::kMatmul, "matmul", {2, 2, 1}, kTrans, matmul_shape, matmul_gradient, matmul_flops,
+    row(OpKind::kMatmul, "matmul", {2, 3, 1}, kTrans, matmul_shape, matmul_gradient, matmul_flops,
         {},
         "a[.., M, K] (trans_a: [.., K, M]), b[.., K, N] (trans_b: [.., N, K]) -> [.., M, N]; "
-        "leading dims equal; 16-bit floats accumulate in f32",
+        "leading dims equal; 16-bit floats accumulate in f32; with c as the result: plus c, "
+        "rounded "
+        "once",
         &kMatmulSharding),
 
     row(OpKind::kSoftmax, "softmax", {1, 1, 1}, {}, softmax_shape, softmax_gradient,
@@ -269,7 +271,7 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
     fused(pointwise(row(OpKind::kSwiglu, "swiglu", {2, 2, 1}, {}, swiglu_shape, nullptr,
                         per_result_flops<5>, kMayEither, "gate, up -> silu(gate) * up"))),
     fused(pointwise(row(OpKind::kSwigluGrad, "swiglu_grad", {3, 3, 2}, {}, swiglu_grad_shape,
-                        nullptr, per_result_flops<10>, kMayBoth, "gate, up, dy -> dgate, dup"))),
+                        nullptr, per_result_flops<10>, kMayGated, "gate, up, dy -> dgate, dup"))),
     fused(row(OpKind::kAddRmsNorm, "add_rms_norm", {3, 3, 3}, kEps, add_rms_norm_shape, nullptr,
               per_input_flops<5>, {}, "x, r, w[D] {eps} -> s = x + r, rms_norm(s, w), rstd")),
     fused(row(OpKind::kAddRmsNormGrad, "add_rms_norm_grad", {5, 5, 2}, {}, add_rms_norm_grad_shape,
@@ -358,10 +360,11 @@ constexpr std::array<OpInfo, kNumOpKinds> kTable = {
               quantize_f8_both_shape, nullptr, per_input_flops<3>, kMustThird,
               "x[M, N], amax, seen {dtype} -> q[M, N], scale, seen', q[N, M]: as "
               "quantize_f8_observed, in both layouts by one read of x")),
-    fused(row(OpKind::kScaledMatmul, "scaled_matmul", {4, 4, 1}, kScaledProduct,
+    fused(row(OpKind::kScaledMatmul, "scaled_matmul", {4, 5, 1}, kScaledProduct,
               scaled_matmul_shape, nullptr, scaled_matmul_flops, {},
               "a, b of rank 2 and any 8-bit float type, scale_a f32[], scale_b f32[] {trans_a, "
-              "trans_b, dtype} -> matmul(a, b) * scale_a * scale_b, summed in f32")),
+              "trans_b, dtype} -> matmul(a, b) * scale_a * scale_b, summed in f32; with c as the "
+              "result: plus c, rounded once")),
     fused(row(OpKind::kScaledMatmulAccumulate, "scaled_matmul_accumulate", {5, 5, 1}, kTrans,
               scaled_matmul_accumulate_shape, nullptr, scaled_matmul_accumulate_flops, kMust,
               "acc[M, N] f32 or f64, a, b, scale_a, scale_b -> acc + scaled product in place")),

@@ -234,6 +234,8 @@ Types matmul_shape(Operands operands, const Attrs& attrs) {
   TensorType type = operands[0];
   type.shape.set_dim(-2, a.dim(trans_a ? -1 : -2));
   type.shape.set_dim(-1, b.dim(trans_b ? -2 : -1));
+  if (operands.size() > 2)
+    SGA_TRY(need_type(operands, 2, type.dtype, type.shape, "what the product is added to"));
   return std::vector<TensorType>{std::move(type)};
 }
 

@@ -70,6 +70,8 @@ Types scaled_matmul_shape(Operands operands, const Attrs& attrs) {
     return bad(fmt::format("dtype is {}, expected a wider float type", dtype_name(dtype)));
   }
   SGA_ASSIGN(TensorType type, product(operands, attrs, dtype));
+  if (operands.size() > 4)
+    SGA_TRY(need_type(operands, 4, type.dtype, type.shape, "what the product is added to"));
   return std::vector<TensorType>{std::move(type)};
 }
 

@@ -253,6 +253,10 @@ Strategies matmul(const Context& c) {
   for (int d = 0; d < dims - 2; ++d) all.push_back({{S(d), S(d)}, {S(d)}, std::nullopt, true});
   all.push_back({{kP, kR}, {kP}});
   all.push_back({{kR, kP}, {kP}});
+  if (c.operands.size() > 2) {
+    // What the product is added to lies as the result does; the first strategy has it already.
+    for (size_t s = 1; s < all.size(); ++s) all[s].operands.push_back(all[s].results[0]);
+  }
   return all;
 }
 

@@ -98,7 +98,8 @@ class Matcher {
   const Attrs& attrs(OpId op) const { return view_.graph().op(op).attrs; }
   const TensorType& type(ValueId v) const { return view_.graph().type(v); }
   bool is_matmul(OpId op, bool trans_a, bool trans_b) const {
-    return attrs(op).flag("trans_a") == trans_a && attrs(op).flag("trans_b") == trans_b;
+    return view_.graph().op(op).operands.size() == 2 && attrs(op).flag("trans_a") == trans_a &&
+           attrs(op).flag("trans_b") == trans_b;
   }
 
   OpId transposed_from(ValueId v, const Perm& perm) const {

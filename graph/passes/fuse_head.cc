@@ -23,7 +23,8 @@ class HeadMatcher {
 
  private:
   [[nodiscard]] bool is_matmul(OpId op, bool trans_a, bool trans_b) const {
-    return op != kNoOp && graph_.op(op).attrs.flag("trans_a") == trans_a &&
+    return op != kNoOp && graph_.op(op).operands.size() == 2 &&
+           graph_.op(op).attrs.flag("trans_a") == trans_a &&
            graph_.op(op).attrs.flag("trans_b") == trans_b;
   }
   [[nodiscard]] std::optional<Head> match(OpId cross_entropy) const;

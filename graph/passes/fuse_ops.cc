@@ -8,21 +8,27 @@
 namespace sgactor::graph {
 namespace {
 
+enum class Where : uint8_t { kAlways, kWide, kNarrow };
+
 struct Pattern {
   const char* name;
   int32_t (*match)(const GraphView&, Rewriter&);
+  Where where = Where::kAlways;  ///< by FusionOptions::narrow
 };
 
 // In order: a later pattern sees the graph that the earlier ones leave.
 constexpr Pattern kPatterns[] = {
     {"flash_attention", match_flash_attention},  // saves the T x T scores and probabilities
     {"linear_cross_entropy", match_linear_cross_entropy},  // never holds the logits
-    {"swiglu", match_swiglu},              // one pass over gate and up instead of two or four
-    {"add_rms_norm", match_add_rms_norm},  // reads the residual once
-    {"add_rms_norm_grad", match_add_rms_norm_grad},  // writes the gradient of the residual once
+    {"swiglu", match_swiglu},  // one pass over gate and up instead of two or four
+    {"matmul_add", match_matmul_add, Where::kNarrow},  // no pass over the product to add to it
+    {"add_rms_norm", match_add_rms_norm},              // reads the residual once
+    {"add_rms_norm_grad", match_add_rms_norm_grad},    // writes the gradient of the residual once
     {"matmul_accumulate", match_matmul_accumulate},  // no separate gradient: beta = 1 in the matmul
-    {"matmul_sum", match_matmul_sum},  // gradients of one value: no product and sum of their own
-    {"adamw", match_adamw},            // one pass over parameter, moments and gradient
+    // Gradients of one value: no product and sum of their own. A narrow matmul makes no f32 to add
+    // to in place.
+    {"matmul_sum", match_matmul_sum, Where::kWide},
+    {"adamw", match_adamw},                      // one pass over parameter, moments and gradient
     {"fused_pointwise", match_pointwise_chain},  // no values between pointwise ops
 };
 
@@ -48,6 +54,7 @@ Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report,
   for (const Pattern& pattern : kPatterns) {
     const auto& disabled = options.disabled;
     if (std::find(disabled.begin(), disabled.end(), pattern.name) != disabled.end()) continue;
+    if (pattern.where == (options.narrow ? Where::kWide : Where::kNarrow)) continue;
     const GraphView view(current);
     Rewriter rewriter(current);
     const int32_t count = pattern.match(view, rewriter);

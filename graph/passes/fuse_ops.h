@@ -9,8 +9,9 @@ namespace sgactor::graph {
 /// Rewrites groups of primitive ops into fused ones, each pattern a row of one table (name, what it
 /// saves, whether its result is exact): matmul + accumulate -> matmul_accumulate; scores, mask,
 /// softmax, values (and their gradient) -> flash_attention; silu * up -> swiglu; residual add +
-/// norm -> add_rms_norm; head matmul, loss and their gradients -> linear_cross_entropy_grad; sums
-/// of products -> matmul_accumulate; what pointwise chains remain -> fused_pointwise; the
+/// norm -> add_rms_norm; sum of a product and a value -> matmul with what it is added to, where
+/// products are narrow; head matmul, loss and their gradients -> linear_cross_entropy_grad; sums
+/// of products in f32 -> matmul_accumulate; what pointwise chains remain -> fused_pointwise; the
 /// optimizer's chain -> adamw.
 struct FusionReport {
   std::string pattern;
@@ -18,6 +19,9 @@ struct FusionReport {
 };
 struct FusionOptions {
   std::vector<std::string> disabled;  ///< names of patterns to leave out
+  /// Products will be narrow (infer_precision): sums of them are then not kept in f32 in place, but
+  /// rounded once, by the product that adds last.
+  bool narrow = false;
 };
 /// Deterministic. Errors: kInvalidArgument: a disabled pattern that does not exist.
 Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report = nullptr,

@@ -22,6 +22,39 @@ bool equal_operand_types(const Graph& graph, OpId op) {
   return graph.type(graph.op(op).operands[0]) == graph.type(graph.op(op).operands[1]);
 }
 
+/// The matmul that makes `v` and adds to nothing yet, or kNoOp.
+OpId plain_product(const GraphView& view, ValueId v) {
+  const OpId matmul = view.producer(v, OpKind::kMatmul);
+  return matmul == kNoOp || view.graph().op(matmul).operands.size() != 2 ? kNoOp : matmul;
+}
+
+/// A product, and the views between it and the sum that alone reads it.
+struct ViewedProduct {
+  OpId matmul = kNoOp;
+  std::vector<OpId> ops;  ///< the matmul and the views
+};
+
+ViewedProduct product_behind(const GraphView& view, ValueId v, OpId sum) {
+  ViewedProduct p;
+  OpId reader = sum;
+  while (view.only_user(v, view.graph().op(reader).kind) == reader) {
+    p.matmul = plain_product(view, v);
+    const OpId made = p.matmul != kNoOp ? p.matmul : view.producer(v, OpKind::kReshape);
+    if (made == kNoOp || !same_segment(view.graph(), made, sum)) break;
+    p.ops.push_back(made);
+    if (p.matmul != kNoOp) return p;
+    reader = made;
+    v = view.operand(made, 0);
+  }
+  return {};
+}
+
+Attrs shape_attr(const Shape& shape) {
+  Attrs attrs;
+  attrs.set("shape", shape.dims());
+  return attrs;
+}
+
 }  // namespace
 
 int32_t match_matmul_accumulate(const GraphView& view, Rewriter& rewriter) {
@@ -29,7 +62,7 @@ int32_t match_matmul_accumulate(const GraphView& view, Rewriter& rewriter) {
   int32_t count = 0;
   for (OpId o = 0; o < graph.ops().size(); ++o) {
     if (graph.op(o).kind != OpKind::kAccumulate) continue;
-    const OpId matmul = view.producer(view.operand(o, 1), OpKind::kMatmul);
+    const OpId matmul = plain_product(view, view.operand(o, 1));
     if (matmul == kNoOp || view.only_user(view.result(matmul), OpKind::kAccumulate) != o) continue;
     const ValueId accumulator = view.operand(o, 0);
     const ValueId a = view.operand(matmul, 0);
@@ -59,7 +92,7 @@ int32_t match_matmul_sum(const GraphView& view, Rewriter& rewriter) {
     const TensorType& type = graph.type(view.result(o));
     if (type.shape.rank() != 2 || (type.dtype != DType::kF32 && type.dtype != DType::kF64))
       continue;
-    const OpId second = view.producer(op.operands[1], OpKind::kMatmul);
+    const OpId second = plain_product(view, op.operands[1]);
     if (second == kNoOp || !same_segment(graph, o, second)) continue;
     if (view.only_user(op.operands[1], OpKind::kAdd) != o) continue;
     if (view.only_user(op.operands[0], OpKind::kAdd) != o) continue;
@@ -75,6 +108,51 @@ int32_t match_matmul_sum(const GraphView& view, Rewriter& rewriter) {
                       graph.op(second).attrs,
                       {view.result(o)},
                       o});
+    ++count;
+  }
+  return count;
+}
+
+int32_t match_matmul_add(const GraphView& view, Rewriter& rewriter) {
+  const Graph& graph = view.graph();
+  int32_t count = 0;
+  for (OpId o = 0; o < graph.ops().size(); ++o) {
+    const Op& op = graph.op(o);
+    const TensorType& type = graph.type(op.results[0]);
+    if (op.kind != OpKind::kAdd || !equal_operand_types(graph, o) || !is_float(type.dtype))
+      continue;
+    ViewedProduct product = product_behind(view, op.operands[1], o);
+    size_t other_operand = 0;
+    if (const ViewedProduct first = product_behind(view, op.operands[0], o);
+        first.matmul != kNoOp && (product.matmul == kNoOp || first.matmul > product.matmul)) {
+      product = first;
+      other_operand = 1;
+    }
+    if (product.matmul == kNoOp) continue;
+    const OpId matmul = product.matmul;
+    const TensorType& made = graph.type(view.result(matmul));
+    if (made.shape.rank() != 2) continue;
+    std::vector<OpId> ops = product.ops;
+    ops.push_back(o);
+    if (!rewriter.absorb(ops)) continue;
+    const bool viewed = made.shape != type.shape;
+    Ref addend = Ref::old(op.operands[other_operand]);
+    if (viewed) {
+      addend = Ref::made(
+          rewriter.add({OpKind::kReshape, {addend}, shape_attr(made.shape), {kNoValue}, matmul}),
+          0);
+    }
+    const ValueId sum = view.result(o);
+    const int32_t fused = rewriter.add(
+        {OpKind::kMatmul,
+         {Ref::old(view.operand(matmul, 0)), Ref::old(view.operand(matmul, 1)), addend},
+         graph.op(matmul).attrs,
+         {viewed ? kNoValue : sum},
+         matmul});
+    if (viewed) {
+      rewriter.add(
+          {OpKind::kReshape, {Ref::made(fused, 0)}, shape_attr(type.shape), {sum}, matmul});
+    }
     ++count;
   }
   return count;

@@ -14,6 +14,11 @@ int32_t match_matmul_accumulate(const GraphView& view, Rewriter& rewriter);
 /// conditions as match_matmul_accumulate.
 int32_t match_matmul_sum(const GraphView& view, Rewriter& rewriter);
 
+/// x + a @ b -> matmul(a, b, x), views between the product and the sum moved behind it; of two
+/// products the later one adds. Operands of rank 2 behind the views. The product and the sum are
+/// rounded once, not twice.
+int32_t match_matmul_add(const GraphView& view, Rewriter& rewriter);
+
 /// softmax(mask(scale * q k^T)) v with grouped heads, and its gradient where the graph has one.
 int32_t match_flash_attention(const GraphView& view, Rewriter& rewriter);
 

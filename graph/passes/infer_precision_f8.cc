@@ -309,6 +309,7 @@ void Quantizer::build_product(OpId o) {
   std::vector<ValueId> operands = {a.q, b.q, a.scale, b.scale};
   const bool in_place = op.kind == OpKind::kMatmulAccumulate;
   if (in_place) operands.insert(operands.begin(), copier_[op.operands[0]]);
+  if (!in_place && op.operands.size() > 2) operands.push_back(copier_[op.operands[2]]);
   Attrs attrs = op.attrs;
   if (!in_place) attrs.set("dtype", graph_.type(op.results[0]).dtype);
   copier_.bind(op.results[0],

@@ -12,13 +12,26 @@
 namespace sgactor::graph {
 namespace {
 
+/// What all logits of a fused head take, in 8 bits with both layouts of their gradients; 0 for
+/// other ops.
+int64_t logit_bytes(const Graph& body, const Op& op) {
+  const bool gradient = op.kind == OpKind::kLinearCrossEntropyGrad;
+  if (!gradient && op.kind != OpKind::kLinearCrossEntropy) return 0;
+  const TensorType& x = body.type(op.operands[gradient ? 1 : 0]);
+  const TensorType& w = body.type(op.operands[gradient ? 2 : 1]);
+  const int64_t bytes = dtype_bytes(x.dtype) == 1 ? 4 : dtype_bytes(x.dtype);
+  return x.shape.dim(0) * w.shape.dim(0) * bytes;
+}
+
 class BodyPlanner {
  public:
-  BodyPlanner(const Subgraph& subgraph, StorageModel storage, int64_t align_bytes)
+  BodyPlanner(const Subgraph& subgraph, StorageModel storage, int64_t align_bytes,
+              int64_t head_room_bytes)
       : subgraph_(subgraph),
         body_(subgraph.body),
         storage_(storage),
         align_bytes_(align_bytes),
+        head_room_bytes_(head_room_bytes),
         groups_(find_view_groups(subgraph.body, storage)) {}
 
   Result<BodyMemory> run();
@@ -44,6 +57,7 @@ class BodyPlanner {
   const Graph& body_;
   StorageModel storage_;
   int64_t align_bytes_;
+  int64_t head_room_bytes_;
   BodyStorage groups_;
   std::vector<Class> classes_;  // by view group at first
 };
@@ -91,7 +105,11 @@ void BodyPlanner::try_reuse(OpId o, const AliasSpec& alias) {
       old.storage.last != position || old.storage.first == position || old.taken_at == position) {
     return;
   }
-  if (fresh.storage.input >= 0 || fresh.storage.first != position) return;
+  // A result may have its place before its op runs (find_view_groups): then nothing but its own
+  // group is in its class.
+  const ValueId result = op.results[static_cast<size_t>(alias.result)];
+  const int32_t begin = groups_.groups[static_cast<size_t>(groups_.group_of[result])].first;
+  if (fresh.storage.input >= 0 || fresh.storage.first != begin) return;
   // Bytes of an input that an output replaces hold the input until its last use.
   if (fresh.storage.output >= 0 &&
       subgraph_.alias_input[static_cast<size_t>(fresh.storage.output)] >= 0) {
@@ -137,6 +155,12 @@ void BodyPlanner::place_values(BodyMemory& memory) {
     range_of[c] = static_cast<int32_t>(ranges.size());
     ranges.push_back({s.bytes, s.first, std::max(s.first, s.last)});
   }
+  for (OpId o = 0; o < body_.ops().size(); ++o) {
+    const int64_t room = std::min(head_room_bytes_, logit_bytes(body_, body_.op(o)));
+    if (room > 0)
+      ranges.push_back(
+          {round_up(room, align_bytes_), static_cast<int32_t>(o), static_cast<int32_t>(o)});
+  }
   const Packing packing = pack_ranges(ranges, align_bytes_);
   memory.workspace_bytes = packing.total_bytes;
   for (ValueId v = 0; v < body_.values().size(); ++v) {
@@ -178,8 +202,9 @@ Result<BodyMemory> BodyPlanner::run() {
 
 }  // namespace
 
-Result<BodyMemory> plan_body(const Subgraph& subgraph, StorageModel storage, int64_t align_bytes) {
-  return BodyPlanner(subgraph, storage, align_bytes).run();
+Result<BodyMemory> plan_body(const Subgraph& subgraph, StorageModel storage, int64_t align_bytes,
+                             int64_t head_room_bytes) {
+  return BodyPlanner(subgraph, storage, align_bytes, head_room_bytes).run();
 }
 
 }  // namespace sgactor::graph

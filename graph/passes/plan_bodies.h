@@ -26,8 +26,10 @@ struct BodyMemory {
   std::vector<StorageClass> classes;
 };
 
-/// Places of all values of `subgraph.body`. Deterministic. Errors: kInvalidPlan: two outputs, or an
-/// output and an input that it does not update, share bytes.
-Result<BodyMemory> plan_body(const Subgraph& subgraph, StorageModel storage, int64_t align_bytes);
+/// Places of all values of `subgraph.body`. `head_room_bytes` as for plan_memory. Deterministic.
+/// Errors: kInvalidPlan: two outputs, or an output and an input that it does not update, share
+/// bytes.
+Result<BodyMemory> plan_body(const Subgraph& subgraph, StorageModel storage, int64_t align_bytes,
+                             int64_t head_room_bytes = 0);
 
 }  // namespace sgactor::graph

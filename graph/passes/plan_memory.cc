@@ -184,7 +184,7 @@ void ArenaPlanner::run(MemoryReport* report) {
 
 }  // namespace
 
-Status plan_memory(Plan& plan, int64_t align_bytes, MemoryReport* report) {
+Status plan_memory(Plan& plan, int64_t align_bytes, MemoryReport* report, int64_t head_room_bytes) {
   if (align_bytes < kMinAlignBytes || align_bytes % kMinAlignBytes != 0) {
     return invalid_argument(fmt::format("alignment of {} bytes, expected a multiple of {}",
                                         align_bytes, kMinAlignBytes));
@@ -192,7 +192,7 @@ Status plan_memory(Plan& plan, int64_t align_bytes, MemoryReport* report) {
   Plan planned = plan;
   std::vector<BodyMemory> bodies;
   for (Subgraph& subgraph : planned.subgraphs) {
-    Result<BodyMemory> memory = plan_body(subgraph, plan.storage, align_bytes);
+    Result<BodyMemory> memory = plan_body(subgraph, plan.storage, align_bytes, head_room_bytes);
     if (!memory.ok()) return memory.status().with_context("subgraph \"" + subgraph.name + "\"");
     subgraph.places = memory->places;
     subgraph.workspace_bytes = memory->workspace_bytes;

@@ -68,6 +68,11 @@ struct MemoryReport {
 /// is ok, unless an output takes the bytes of an input that the body still reads
 /// (partition_subgraphs makes no such plan). Errors: kInvalidPlan, kInvalidArgument (align_bytes);
 /// `plan` is unchanged then.
-Status plan_memory(Plan& plan, int64_t align_bytes = 256, MemoryReport* report = nullptr);
+///
+/// `head_room_bytes`: bytes of a workspace that are left free while a fused head runs, or fewer
+/// where all of its logits take fewer: a backend that keeps a block of logits may keep it there
+/// (it finds the gap between the places) and then needs no memory beside the arena.
+Status plan_memory(Plan& plan, int64_t align_bytes = 256, MemoryReport* report = nullptr,
+                   int64_t head_room_bytes = 0);
 
 }  // namespace sgactor::graph

@@ -58,6 +58,26 @@ void keep_for_rounding(const Graph& body, OpId rounder, BodyStorage& s) {
   for (ValueId v : body.op(maker).results) keep(v);
 }
 
+/// Backends may make a product of gates, computed again for the backward pass, and the gradient of
+/// the same gates by one kernel, where the product stands: the gradient has its places from there.
+void make_with_product(const Graph& body, OpId gradient, BodyStorage& s) {
+  const Op& op = body.op(gradient);
+  for (OpId o = gradient; o-- > 0;) {
+    const Op& product = body.op(o);
+    if (product.kind != OpKind::kSwiglu || product.operands[0] != op.operands[0] ||
+        product.operands[1] != op.operands[1]) {
+      continue;
+    }
+    const OpId maker = body.value(op.operands[2]).producer;
+    if (maker != kNoOp && maker >= o) return;
+    for (ValueId v : op.results) {
+      int32_t& first = s.groups[static_cast<size_t>(s.group_of[v])].first;
+      first = std::min(first, static_cast<int32_t>(o));
+    }
+    return;
+  }
+}
+
 }  // namespace
 
 BodyStorage find_view_groups(const Graph& body, StorageModel storage) {
@@ -89,6 +109,7 @@ BodyStorage find_view_groups(const Graph& body, StorageModel storage) {
   }
   for (OpId o = 0; o < body.ops().size(); ++o) {
     if (body.op(o).kind == OpKind::kQuantizeF8Both) keep_for_rounding(body, o, s);
+    if (body.op(o).kind == OpKind::kSwigluGrad) make_with_product(body, o, s);
   }
   for (size_t j = 0; j < body.outputs().size(); ++j) {
     ViewGroup& group = s.groups[static_cast<size_t>(s.group_of[body.outputs()[j].value])];

@@ -22,7 +22,8 @@ ValueId storage_root(const Graph& graph, ValueId v);
 /// A value and its views.
 struct ViewGroup {
   ValueId root = kNoValue;
-  int32_t first = -1;       ///< op that defines it; -1: an input
+  int32_t first = -1;       ///< op that defines it; -1: an input; of swiglu_grad's results, the
+                            ///< swiglu of the same gates in front of it
   int32_t last = -1;        ///< last op that reads it; the number of ops for a body output; of
                             ///< what a maker reads, the quantize_f8_both op behind it
   int32_t input = -1;       ///< which body input

@@ -21,6 +21,13 @@ inline void widen_f8(const Frame& f, DType type, const uint8_t* from, int64_t n,
   });
 }
 
+inline void widen_bf16(const Frame& f, const KernelTable& k, int64_t n, const uint16_t* from,
+                       float* to) {
+  for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {
+    k.bf16_to_f32(to + begin, from + begin, end - begin);
+  });
+}
+
 inline void round_bf16(const Frame& f, const KernelTable& k, int64_t n, const float* from,
                        uint16_t* to) {
   for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {

@@ -99,7 +99,8 @@ void add_quantize_from(Lowering& low, const QuantizePlan& p, DType to) {
 }
 
 struct ScaledPlan {
-  ValueId y = kNoValue, acc = kNoValue;
+  ValueId y = kNoValue;
+  ValueId acc = kNoValue;  ///< of y's dtype: what the product is added to, if g.accumulate
   ValueId a = kNoValue, b = kNoValue, scale_a = kNoValue, scale_b = kNoValue;
   DType a_type = DType::kF8E4M3, b_type = DType::kF8E4M3, y_type = DType::kF32;
   Gemm g;
@@ -110,9 +111,10 @@ struct ScaledPlan {
 ScaledPlan plan_scaled(const Lowering& low, const Op& op) {
   ScaledPlan p;
   const bool accumulates = op.kind == OpKind::kScaledMatmulAccumulate;
+  const bool adds = !accumulates && op.operands.size() > 4;
   const size_t first = accumulates ? 1 : 0;
   p.y = op.results[0];
-  p.acc = op.operands[0];
+  p.acc = op.operands[adds ? 4 : 0];
   p.a = op.operands[first];
   p.b = op.operands[first + 1];
   p.scale_a = op.operands[first + 2];
@@ -121,7 +123,7 @@ ScaledPlan plan_scaled(const Lowering& low, const Op& op) {
   p.b_type = low.type(p.b).dtype;
   p.y_type = low.type(p.y).dtype;
   p.g = gemm_of(op, low.type(p.a).shape, low.type(p.b).shape);
-  p.g.accumulate = accumulates;
+  p.g.accumulate = accumulates || adds;
   const Gemm& g = p.g;
   constexpr int64_t kFloat = sizeof(float);
   p.b_at = round_up(g.m * g.k * kFloat, 64);
@@ -161,7 +163,9 @@ Status lower_scaled_matmul(Lowering& low, const Op& op) {
     const float factor = *f.ptr<float>(p.scale_a) * *f.ptr<float>(p.scale_b);
     widen_f8(f, p.a_type, f.ptr<uint8_t>(p.a), p.g.m * p.g.k, factor, a);
     widen_f8(f, p.b_type, f.ptr<uint8_t>(p.b), p.g.n * p.g.k, 1, b);
-    if (p.g.accumulate && f.ptr<float>(p.acc) != y) {
+    if (p.g.accumulate && rounds) {
+      widen_bf16(f, *k, p.g.m * p.g.n, f.ptr<uint16_t>(p.acc), y);
+    } else if (p.g.accumulate && f.ptr<float>(p.acc) != y) {
       std::memcpy(y, f.ptr<float>(p.acc), static_cast<size_t>(p.g.m * p.g.n) * sizeof(float));
     }
     if (tiled) {

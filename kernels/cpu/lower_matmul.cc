@@ -11,8 +11,9 @@ using graph::OpKind;
 using graph::ValueId;
 
 struct MatmulPlan {
-  ValueId c, a, b, acc;
-  Gemm g;  ///< of one batch element
+  ValueId c, a, b;
+  ValueId acc;  ///< what the product is added to, if g.accumulate
+  Gemm g;       ///< of one batch element
   int64_t batch = 1;
   int64_t a_stride = 0, b_stride = 0, c_stride = 0;
 };
@@ -21,13 +22,14 @@ MatmulPlan plan_matmul(const Lowering& low, const Op& op) {
   MatmulPlan p;
   const bool in_place = op.kind == OpKind::kMatmulAccumulate;
   const size_t first = in_place ? 1 : 0;
+  const bool adds = !in_place && op.operands.size() > 2;
   p.c = op.results[0];
-  p.acc = op.operands[0];
+  p.acc = op.operands[adds ? 2 : 0];
   p.a = op.operands[first];
   p.b = op.operands[first + 1];
   const Shape& a = low.type(p.a).shape;
   p.g = gemm_of(op, a, low.type(p.b).shape);
-  p.g.accumulate = in_place;
+  p.g.accumulate = in_place || adds;
   const Gemm& g = p.g;
   for (int d = 0; d + 2 < a.rank(); ++d) p.batch *= a.dim(d);
   p.a_stride = g.m * g.k;
@@ -40,7 +42,8 @@ MatmulPlan plan_matmul(const Lowering& low, const Op& op) {
 template <class T>
 void start_accumulation(const Frame& f, const MatmulPlan& p) {
   if (!p.g.accumulate || f.ptr<T>(p.acc) == f.ptr<T>(p.c)) return;
-  std::memcpy(f.ptr<T>(p.c), f.ptr<T>(p.acc), static_cast<size_t>(p.c_stride) * sizeof(T));
+  std::memcpy(f.ptr<T>(p.c), f.ptr<T>(p.acc),
+              static_cast<size_t>(p.batch * p.c_stride) * sizeof(T));
 }
 
 Step matmul_f64(const MatmulPlan& p) {

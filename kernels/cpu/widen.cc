@@ -34,6 +34,7 @@ bool moves_only(OpKind kind) {
     case OpKind::kQuantizeF8:
     case OpKind::kQuantizeF8Observed:
     case OpKind::kQuantizeF8Both:
+    case OpKind::kScaledMatmul:
       return true;
     default:
       return false;

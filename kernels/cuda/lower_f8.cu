@@ -172,6 +172,8 @@ Status lower_scaled_matmul(Lowering& low, const Op& op) {
   s.operands_b = low.type(b).dtype;
   s.result = y.dtype;
   s.accumulate = accumulates;
+  s.adds = !accumulates && op.operands.size() > 4;
+  const ValueId c = s.adds ? op.operands[4] : result;
   auto product = create_scaled_product(low.device(), s);
   if (product.status().code() == Code::kUnsupported) return low.no_kernel(op);
   SGA_TRY(product.status());
@@ -190,7 +192,7 @@ Status lower_scaled_matmul(Lowering& low, const Op& op) {
   if (low.device().profile() != nullptr && s.flops() > 1e9) family += s.name();
   low.add(
       [=, run = product->run](const Frame& f) {
-        return run(f.stream, f.values[a], f.values[b], f.values[result], f.scratch,
+        return run(f.stream, f.values[a], f.values[b], f.values[c], f.values[result], f.scratch,
                    {f.at<float>(scale_a), f.at<float>(scale_b)});
       },
       std::move(family));

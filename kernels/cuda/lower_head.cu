@@ -1,11 +1,14 @@
-// The last product and the loss in one: logits exist a block of rows at a time, in the scratch.
+// The last product and the loss in one: logits exist a block of rows at a time.
 // Letters: N rows, R rows of a block, D model dim, V vocabulary.
+#include "kernels/cuda/body_places.h"
+#include "kernels/cuda/head_blocks.h"
 #include "kernels/cuda/head_f8.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/row_loss.cuh"
 
+#include <algorithm>
 #include <vector>
 
 namespace sgactor::kernels::cuda {
@@ -96,6 +99,7 @@ struct Head {
   int64_t N = 0, D = 0, V = 0;
   DType dtype = DType::kF32;
   bool gradient = false;
+  FreeBytes room;  ///< of the logits; none: they lie first in the scratch
   std::vector<Block> blocks;
   int64_t loss_offset = 0;  ///< in the scratch; f64[N]
   int64_t workspace_offset = 0;
@@ -123,17 +127,18 @@ Status add_products(CudaDevice& device, const Head& h, Block& block) {
   return {};
 }
 
-/// Equal blocks but for the last, each below the limit.
+/// In the room that the plan has left, if there is any to speak of.
 Status plan_blocks(CudaDevice& device, Head& h) {
-  const int64_t element = dtype_bytes(h.dtype);
-  const int64_t most = std::max<int64_t>(kMostLogitBytes / std::max<int64_t>(h.V * element, 1), 1);
-  const int64_t count = std::max<int64_t>(ceil_div(h.N, most), 1);
-  const int64_t rows = round_up(ceil_div(h.N, count), h.N > most ? 128 : 1);
+  const int64_t row_bytes = h.V * dtype_bytes(h.dtype);
+  const bool has_room =
+      h.room.bytes > 0 && h.room.bytes >= std::min(kLeastRoomBytes, h.N * row_bytes);
+  if (!has_room) h.room = {};
+  const RowBlocks cut(h.N, row_bytes, has_room ? h.room.bytes : kMostLogitBytes);
   int64_t workspace = 0;
-  for (int64_t first = 0; first < h.N; first += rows) {
+  for (int64_t first = 0; first < h.N; first += cut.rows) {
     Block block;
     block.first = first;
-    block.rows = std::min(rows, h.N - first);
+    block.rows = std::min(cut.rows, h.N - first);
     if (!h.blocks.empty() && h.blocks.back().rows == block.rows) {
       const Block& like = h.blocks.back();
       block.logits = like.logits;
@@ -146,10 +151,15 @@ Status plan_blocks(CudaDevice& device, Head& h) {
                           block.dw.workspace_bytes});
     h.blocks.push_back(std::move(block));
   }
-  h.loss_offset = round_up(std::min(rows, h.N) * h.V * element, 256);
+  h.loss_offset = has_room ? 0 : cut.bytes;
   h.workspace_offset = h.loss_offset + round_up(h.N * 8, 256);
   h.scratch_bytes = h.workspace_offset + workspace;
   return {};
+}
+
+template <class T>
+T* logits_at(const Head& h, const Frame& f) {
+  return reinterpret_cast<T*>(h.room.bytes > 0 ? h.room.at(f) : f.scratch);
 }
 
 template <class T>
@@ -158,10 +168,10 @@ void add_loss(Lowering& low, const Op& op, Head head) {
   const std::vector<ValueId> out = op.results;
   low.add([=, h = std::move(head)](const Frame& f) -> Status {
     auto* losses = reinterpret_cast<double*>(f.scratch + h.loss_offset);
-    T* logits = reinterpret_cast<T*>(f.scratch);
+    T* logits = logits_at<T>(h, f);
     for (const Block& b : h.blocks) {
-      SGA_TRY(b.logits.run(f.stream, f.at<T>(in[0]) + b.first * h.D, f.at<T>(in[1]), logits,
-                           f.scratch + h.workspace_offset));
+      SGA_TRY(b.logits.run(f.stream, f.at<T>(in[0]) + b.first * h.D, f.at<T>(in[1]), nullptr,
+                           logits, f.scratch + h.workspace_offset));
       by_lanes<T>(h.V, [&](auto lanes) {
         constexpr int N = decltype(lanes)::value;
         cross_entropy_kernel<N>
@@ -181,11 +191,11 @@ void add_gradient(Lowering& low, const Op& op, Head head) {
   const std::vector<ValueId> out = op.results;
   low.add([=, h = std::move(head)](const Frame& f) -> Status {
     auto* losses = reinterpret_cast<double*>(f.scratch + h.loss_offset);
-    T* logits = reinterpret_cast<T*>(f.scratch);
+    T* logits = logits_at<T>(h, f);
     std::byte* workspace = f.scratch + h.workspace_offset;
     for (const Block& b : h.blocks) {
       const T* x = f.at<T>(in[1]) + b.first * h.D;
-      SGA_TRY(b.logits.run(f.stream, x, f.at<T>(in[2]), logits, workspace));
+      SGA_TRY(b.logits.run(f.stream, x, f.at<T>(in[2]), nullptr, logits, workspace));
       Status status;
       by_lanes<T>(h.V, [&](auto lanes) {
         Status done = run_loss_and_grad<decltype(lanes)::value>(
@@ -194,9 +204,9 @@ void add_gradient(Lowering& low, const Op& op, Head head) {
         status = std::move(done);
       });
       SGA_TRY(status);
-      SGA_TRY(
-          b.dx.run(f.stream, logits, f.at<T>(in[2]), f.at<T>(out[1]) + b.first * h.D, workspace));
-      SGA_TRY(b.dw.run(f.stream, logits, x, f.values[out[0]], workspace));
+      SGA_TRY(b.dx.run(f.stream, logits, f.at<T>(in[2]), nullptr, f.at<T>(out[1]) + b.first * h.D,
+                       workspace));
+      SGA_TRY(b.dw.run(f.stream, logits, x, nullptr, f.values[out[0]], workspace));
     }
     sum_losses_kernel<<<1, 1024, 0, f.stream>>>(h.N, losses, f.at<Stat<T>>(out[2]));
     return launched();
@@ -216,6 +226,7 @@ Status lower_linear_cross_entropy(Lowering& low, const Op& op) {
   h.V = low.type(w).shape.dim(0);
   h.dtype = low.type(x).dtype;
   if (h.dtype == DType::kF8E4M3) return lower_f8_head(low, op);
+  h.room = largest_gap(low, op);
   if (Status s = plan_blocks(low.device(), h); s.code() == Code::kUnsupported) {
     return low.no_kernel(op);
   } else {

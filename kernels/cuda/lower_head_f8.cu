@@ -1,5 +1,7 @@
 // The last product and the loss in 8 bits. Letters: N rows, R rows of a block, D model dim, V
 // vocabulary.
+#include "kernels/cuda/body_places.h"
+#include "kernels/cuda/head_blocks.h"
 #include "kernels/cuda/head_f8.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/quantize_f8.cuh"
@@ -81,10 +83,16 @@ struct Values {
 struct Head {
   int64_t N = 0, D = 0, V = 0;
   bool turned = false;  ///< operands and gradients of logits both ways
+  FreeBytes room;       ///< of a block: logits, then their gradients; none: first in the scratch
   std::vector<Block> blocks;
-  // In the scratch: logits first, f64[N] losses, f32[R] lse, a scale.
-  int64_t grads_at = 0, turned_at = 0, loss_at = 0, lse_at = 0, scale_at = 0, workspace_at = 0;
+  int64_t grads_at = 0, turned_at = 0;  ///< in the block
+  // In the scratch: f64[N] losses, f32[R] lse, a scale.
+  int64_t loss_at = 0, lse_at = 0, scale_at = 0, workspace_at = 0;
   int64_t scratch_bytes = 0;
+
+  [[nodiscard]] std::byte* block(const Frame& f) const {
+    return room.bytes > 0 ? room.at(f) : f.scratch;
+  }
 };
 
 Status add_products(CudaDevice& device, const Head& h, Block& block) {
@@ -112,12 +120,14 @@ Status add_products(CudaDevice& device, const Head& h, Block& block) {
   return {};
 }
 
-/// Equal blocks but for the last, each below the limit.
+/// In the room that the plan has left, if there is any to speak of.
 Status plan_blocks(CudaDevice& device, Head& h) {
-  const int64_t most =
-      std::max<int64_t>(kMostBlockBytes / std::max<int64_t>(h.V * kBytesPerLogit, 1), 1);
-  const int64_t count = std::max<int64_t>(ceil_div(h.N, most), 1);
-  const int64_t rows = round_up(ceil_div(h.N, count), h.N > most ? 128 : 1);
+  const int64_t row_bytes = h.V * kBytesPerLogit;
+  // Three parts of a block begin at multiples of 256.
+  const int64_t room = h.room.bytes - 768;
+  const bool has_room = room > 0 && room >= std::min(kLeastRoomBytes, h.N * row_bytes);
+  if (!has_room) h.room = {};
+  const int64_t rows = RowBlocks(h.N, row_bytes, has_room ? room : kMostBlockBytes).rows;
   int64_t workspace = 0;
   for (int64_t first = 0; first < h.N; first += rows) {
     Block block;
@@ -142,6 +152,7 @@ Status plan_blocks(CudaDevice& device, Head& h) {
   };
   h.grads_at = place(largest * h.V);
   h.turned_at = h.turned ? place(largest * h.V) : h.grads_at;
+  if (has_room) at = 0;  // the scratch begins
   h.loss_at = place(h.N * 8);
   h.lse_at = place(largest * 4);
   h.scale_at = place(4);
@@ -152,10 +163,11 @@ Status plan_blocks(CudaDevice& device, Head& h) {
 
 /// Loss of the rows, and gradients of their logits.
 Status run_loss(const Head& h, const Block& b, const Frame& f, const int32_t* targets) {
-  const auto* logits = reinterpret_cast<const bf16*>(f.scratch);
+  std::byte* block = h.block(f);
+  const auto* logits = reinterpret_cast<const bf16*>(block);
   auto* losses = reinterpret_cast<double*>(f.scratch + h.loss_at) + b.first;
   auto* lse = reinterpret_cast<float*>(f.scratch + h.lse_at);
-  auto* grads = reinterpret_cast<uint8_t*>(f.scratch + h.grads_at);
+  auto* grads = reinterpret_cast<uint8_t*>(block + h.grads_at);
   by_lanes<bf16>(h.V, [&](auto lanes) {
     constexpr int N = decltype(lanes)::value;
     cross_entropy_kernel<N>
@@ -165,9 +177,8 @@ Status run_loss(const Head& h, const Block& b, const Frame& f, const int32_t* ta
   if (h.turned) {
     const dim3 grid(static_cast<unsigned>(ceil_div(h.V, int64_t{kF8Tile})),
                     static_cast<unsigned>(ceil_div(b.rows, int64_t{kF8Tile})));
-    logit_grads_kernel<<<grid, 256, 0, f.stream>>>(
-        b.rows, h.V, logits, lse, targets, grads,
-        reinterpret_cast<uint8_t*>(f.scratch + h.turned_at));
+    logit_grads_kernel<<<grid, 256, 0, f.stream>>>(b.rows, h.V, logits, lse, targets, grads,
+                                                   reinterpret_cast<uint8_t*>(block + h.turned_at));
   } else {
     logit_grads_any_kernel<<<blocks_for(b.rows * h.V, 256), 256, 0, f.stream>>>(
         b.rows, h.V, logits, lse, targets, grads);
@@ -177,16 +188,17 @@ Status run_loss(const Head& h, const Block& b, const Frame& f, const int32_t* ta
 
 Status run_block(const Head& h, const Block& b, const Values& v, const Frame& f) {
   std::byte* workspace = f.scratch + h.workspace_at;
+  std::byte* block = h.block(f);
   const auto* scale_x = f.at<float>(v.scale_x);
   const auto* scale_w = f.at<float>(v.scale_w);
   const auto* scale_grad = reinterpret_cast<const float*>(f.scratch + h.scale_at);
   const uint8_t* x = f.at<uint8_t>(v.x) + b.first * h.D;
-  SGA_TRY(b.logits.run(f.stream, x, f.values[v.w], f.scratch, workspace, {scale_x, scale_w}));
+  SGA_TRY(b.logits.run(f.stream, x, f.values[v.w], nullptr, block, workspace, {scale_x, scale_w}));
   SGA_TRY(run_loss(h, b, f, f.at<int32_t>(v.targets) + b.first));
-  SGA_TRY(b.dx.run(f.stream, f.scratch + h.grads_at, f.values[h.turned ? v.w_turned : v.w],
+  SGA_TRY(b.dx.run(f.stream, block + h.grads_at, f.values[h.turned ? v.w_turned : v.w], nullptr,
                    f.at<bf16>(v.dx) + b.first * h.D, workspace, {scale_grad, scale_w}));
   const uint8_t* rows = h.turned ? f.at<uint8_t>(v.x_turned) + b.first : x;
-  return b.dw.run(f.stream, f.scratch + h.turned_at, rows, f.values[v.new_acc], workspace,
+  return b.dw.run(f.stream, block + h.turned_at, rows, nullptr, f.values[v.new_acc], workspace,
                   {scale_grad, scale_x});
 }
 
@@ -212,6 +224,7 @@ Status lower_f8_head(Lowering& low, const Op& op) {
   h.D = low.type(v.x).shape.dim(1);
   h.V = low.type(v.w).shape.dim(0);
   h.turned = has_turned && h.N % 16 == 0 && h.D % 16 == 0 && turns_by_tiles(h.N, h.V);
+  h.room = largest_gap(low, op);
   SGA_TRY(plan_blocks(low.device(), h));
   add_id_check(low, v.targets, h.V, true, "target");
   low.need_scratch(h.scratch_bytes);

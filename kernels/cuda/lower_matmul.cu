@@ -17,7 +17,7 @@ using graph::ValueId;
 
 /// A thread a result, sums in order of k.
 template <class T, class Y>
-__global__ void plain_matmul_kernel(MatmulShape s, const T* a, const T* b, Y* y) {
+__global__ void plain_matmul_kernel(MatmulShape s, const T* a, const T* b, const Y* c, Y* y) {
   using C = std::conditional_t<std::is_same_v<Y, double>, double, Compute<T>>;
   const int64_t total = s.batch * s.m * s.n;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
@@ -28,7 +28,7 @@ __global__ void plain_matmul_kernel(MatmulShape s, const T* a, const T* b, Y* y)
     const int64_t batch = i / (s.n * s.m);
     const T* a_MK = a + batch * s.m * s.k;
     const T* b_KN = b + batch * s.k * s.n;
-    C sum = s.accumulate ? static_cast<C>(widen(y[i])) : C(0);
+    C sum = c != nullptr ? static_cast<C>(widen(c[i])) : C(0);
     for (int64_t k = 0; k < s.k; ++k) {
       const T left = s.trans_a ? a_MK[k * s.m + m] : a_MK[m * s.k + k];
       const T right = s.trans_b ? b_KN[n * s.k + k] : b_KN[k * s.n + n];
@@ -46,12 +46,14 @@ Product plain_product(const MatmulShape& s) {
     by_float(s.result, [&](auto out_tag) {
       using T = typename decltype(in_tag)::type;
       using Y = typename decltype(out_tag)::type;
-      product.run = [s](cudaStream_t stream, const void* a, const void* b, void* y,
+      product.run = [s](cudaStream_t stream, const void* a, const void* b, const void* c, void* y,
                         void* /*workspace*/) -> Status {
         const int64_t total = s.batch * s.m * s.n;
         if (total == 0) return {};
+        const void* start = s.accumulate ? y : s.adds ? c : nullptr;
         plain_matmul_kernel<<<blocks_for(total, 256), 256, 0, stream>>>(
-            s, static_cast<const T*>(a), static_cast<const T*>(b), static_cast<Y*>(y));
+            s, static_cast<const T*>(a), static_cast<const T*>(b), static_cast<const Y*>(start),
+            static_cast<Y*>(y));
         return launched();
       };
     });
@@ -61,8 +63,8 @@ Product plain_product(const MatmulShape& s) {
 
 /// Products of 16-bit operands over leading rows only, where the parts lie like a batch.
 int64_t parts_of(const MatmulShape& s) {
-  const bool fits = s.operands == DType::kBF16 && s.batch == 1 && s.trans_a && !s.trans_b &&
-                    s.stride_a + s.stride_b + s.stride_y == 0 && s.m * s.n % 4 == 0 &&
+  const bool fits = s.operands == DType::kBF16 && s.batch == 1 && !s.adds && s.trans_a &&
+                    !s.trans_b && s.stride_a + s.stride_b + s.stride_y == 0 && s.m * s.n % 4 == 0 &&
                     (s.result == DType::kF32 || s.result == DType::kBF16);
   return fits ? parts_of_sum(s.m, s.n, s.k) : 1;
 }
@@ -79,7 +81,7 @@ Result<Product> split_product(CudaDevice& device, const MatmulShape& s, int64_t 
   const int64_t sums_bytes = round_up(parts * n * 4, 256);
   Product product;
   product.workspace_bytes = sums_bytes + matmul->workspace_bytes();
-  product.run = [=](cudaStream_t stream, const void* a, const void* b, void* y,
+  product.run = [=](cudaStream_t stream, const void* a, const void* b, const void* /*c*/, void* y,
                     void* workspace) -> Status {
     auto* sums = static_cast<float*>(workspace);
     SGA_TRY(matmul->run(stream, a, b, sums, static_cast<std::byte*>(workspace) + sums_bytes));
@@ -100,6 +102,7 @@ MatmulShape shape_of(const Lowering& low, const Op& op, ValueId a, ValueId b, Va
   s.operands = low.type(b).dtype;
   s.result = low.type(y).dtype;
   s.accumulate = op.kind == OpKind::kMatmulAccumulate;
+  s.adds = op.kind == OpKind::kMatmul && op.operands.size() > 2;
   return s;
 }
 
@@ -128,9 +131,9 @@ Result<Product> create_product(CudaDevice& device, const MatmulShape& s) {
     auto made = Matmul::create(device, s);
     if (made.ok()) {
       product.workspace_bytes = (*made)->workspace_bytes();
-      product.run = [matmul = *made](cudaStream_t stream, const void* a, const void* b, void* y,
-                                     void* workspace) {
-        return matmul->run(stream, a, b, y, workspace);
+      product.run = [matmul = *made](cudaStream_t stream, const void* a, const void* b,
+                                     const void* c, void* y, void* workspace) {
+        return matmul->run(stream, a, b, y, workspace, {}, c);
       };
       return product;
     }
@@ -147,6 +150,7 @@ Status lower_matmul(Lowering& low, const Op& op) {
   const ValueId b = op.operands[accumulates ? 2 : 1];
   const ValueId y = op.results[0];
   const MatmulShape s = shape_of(low, op, a, b, y);
+  const ValueId c = s.adds ? op.operands[2] : y;
   auto product = create_product(low.device(), s);
   if (product.status().code() == Code::kUnsupported) return low.no_kernel(op);
   SGA_TRY(product.status());
@@ -155,7 +159,7 @@ Status lower_matmul(Lowering& low, const Op& op) {
   if (low.device().profile() != nullptr && s.flops() > 1e9) family += s.name();
   low.add(
       [=, run = product->run](const Frame& f) {
-        return run(f.stream, f.values[a], f.values[b], f.values[y], f.scratch);
+        return run(f.stream, f.values[a], f.values[b], f.values[c], f.values[y], f.scratch);
       },
       std::move(family));
   return {};

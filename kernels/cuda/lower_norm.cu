@@ -61,6 +61,85 @@ __global__ void rms_norm_kernel(int64_t D, Compute<T> eps, const T* x_ND, const 
   });
 }
 
+/// Rows of a block of warp_norm_kernel.
+constexpr int kWarpRows = 8;
+
+/// The same for rows of 32 * N * kParts elements: a warp a row, which stays in its registers, so
+/// that no barrier stands between reads and all of a row's reads are under way at once.
+template <int N, int kParts, class T, class S>
+__global__ void __launch_bounds__(32 * kWarpRows)
+    warp_norm_kernel(int64_t rows, Compute<T> eps, const T* x_ND, const T* r_ND, const T* w_D,
+                     T* s_ND, T* y_ND, S* rstd_N) {
+  using C = Compute<T>;
+  constexpr int64_t D = int64_t{32} * N * kParts;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarpRows + threadIdx.x / 32;
+  if (row >= rows) return;
+  const int64_t lane = static_cast<int64_t>(threadIdx.x % 32) * N;
+  const int64_t at = row * D + lane;
+  Vec<T, N> x[kParts];
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) x[p] = load<N>(x_ND + at + p * 32 * N);
+  if (r_ND != nullptr) {
+    Vec<T, N> r[kParts];
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) r[p] = load<N>(r_ND + at + p * 32 * N);
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[p].v[j] = narrow<T>(widen(x[p].v[j]) + widen(r[p].v[j]));
+      store<N>(s_ND + at + p * 32 * N, x[p]);
+    }
+  }
+  C sum = 0;
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum += widen(x[p].v[j]) * widen(x[p].v[j]);
+  }
+  sum = warp_sum(sum);
+  const C rstd = C(1) / static_cast<C>(sqrt(sum / static_cast<C>(D) + eps));
+  if (lane == 0) rstd_N[row] = rstd;
+  if (y_ND == nullptr) return;
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+    const Vec<T, N> w = load<N>(w_D + lane + p * 32 * N);
+    Vec<T, N> y;
+#pragma unroll
+    for (int j = 0; j < N; ++j) y.v[j] = narrow<T>(widen(x[p].v[j]) * rstd * widen(w.v[j]));
+    store<N>(y_ND + at + p * 32 * N, y);
+  }
+}
+
+/// What a norm is launched with. r, s and y may be null, as in the kernels.
+template <class T>
+struct Norm {
+  int64_t rows = 0, D = 0;
+  Compute<T> eps = 0;
+  const T* x = nullptr;
+  const T* r = nullptr;
+  const T* w = nullptr;
+  T* s = nullptr;
+  T* y = nullptr;
+  Stat<T>* rstd = nullptr;
+};
+
+/// Launches warp_norm_kernel if it has the row length; false if not.
+template <class T>
+bool launch_warp_norm(const Norm<T>& n, cudaStream_t stream) {
+  if constexpr (sizeof(T) == 2) {
+    const auto run = [&](auto kernel) {
+      kernel<<<static_cast<unsigned>(ceil_div(n.rows, kWarpRows)), 32 * kWarpRows, 0, stream>>>(
+          n.rows, n.eps, n.x, n.r, n.w, n.s, n.y, n.rstd);
+      return true;
+    };
+    if (n.D == 512) return run(warp_norm_kernel<8, 2, T, Stat<T>>);
+    if (n.D == 1024) return run(warp_norm_kernel<8, 4, T, Stat<T>>);
+    if (n.D == 2048) return run(warp_norm_kernel<8, 8, T, Stat<T>>);
+    if (n.D == 4096) return run(warp_norm_kernel<8, 16, T, Stat<T>>);
+  }
+  return false;
+}
+
 /// With g = dy * w: dx = ds + rstd * (g - x * rstd^2 * mean(g * x)). Each block sums dy * x * rstd
 /// of its rows in shared memory and writes one row of part_PD.
 template <int N, bool kShared, class T, class S>
@@ -179,6 +258,78 @@ __global__ void __launch_bounds__(1024)
   for (int j = 0; j < N; ++j) part_PD[blockIdx.x * D + d + j] = dw[j];
 }
 
+/// The same for rows of 32 * N * kParts elements: a warp a row, whose reads are all under way at
+/// once; no barrier but at the end, where the block's warps add their parts of dw in order.
+template <int N, int kParts, bool kAdds, class T, class S>
+__global__ void __launch_bounds__(32 * kWarpRows, 1)
+    warp_norm_grad_kernel(int64_t rows, int64_t per_block, const T* dy_ND, const T* ds_ND,
+                          const T* x_ND, const T* w_D, const S* rstd_N, T* dx_ND,
+                          Compute<T>* part_PD) {
+  using C = Compute<T>;
+  constexpr int kStride = 32 * N;
+  constexpr int D = kStride * kParts;
+  __shared__ C sums_D[D];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32 * N;
+  Vec<T, N> w[kParts];
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) w[p] = load<N>(w_D + lane + p * kStride);
+  C dw[kParts][N] = {};
+  const int64_t first = blockIdx.x * per_block;
+  const int64_t last = first + per_block < rows ? first + per_block : rows;
+  for (int64_t n = first + warp; n < last; n += kWarpRows) {
+    const int64_t at = n * D + lane;
+    Vec<T, N> dy[kParts];
+    Vec<T, N> x[kParts];
+    Vec<T, N> ds[kParts];
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      dy[p] = load<N>(dy_ND + at + p * kStride);
+      x[p] = load<N>(x_ND + at + p * kStride);
+      if constexpr (kAdds) ds[p] = load<N>(ds_ND + at + p * kStride);
+    }
+    const C rstd = rstd_N[n];
+    C dot = 0;
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) dot += widen(dy[p].v[j]) * widen(w[p].v[j]) * widen(x[p].v[j]);
+    }
+    const C slope = rstd * rstd * (warp_sum(dot) / static_cast<C>(D));
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      Vec<T, N> dx;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const C g = widen(dy[p].v[j]);
+        const C grad = rstd * (g * widen(w[p].v[j]) - widen(x[p].v[j]) * slope);
+        if constexpr (kAdds) {
+          dx.v[j] = narrow<T>(grad + widen(ds[p].v[j]));
+        } else {
+          dx.v[j] = narrow<T>(grad);
+        }
+        dw[p][j] += g * widen(x[p].v[j]) * rstd;
+      }
+      store<N>(dx_ND + at + p * kStride, dx);
+    }
+  }
+  for (int turn = 0; turn < kWarpRows; ++turn) {
+    if (warp == turn) {
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          C& sum = sums_D[lane + p * kStride + j];
+          sum = turn == 0 ? dw[p][j] : sum + dw[p][j];
+        }
+      }
+    }
+    __syncthreads();
+  }
+  for (int d = static_cast<int>(threadIdx.x); d < D; d += static_cast<int>(blockDim.x))
+    part_PD[static_cast<int64_t>(blockIdx.x) * D + d] = sums_D[d];
+}
+
 constexpr int kColumns = 32;
 constexpr int kGroups = 32;
 
@@ -228,9 +379,13 @@ void add_norm(Lowering& low, const Op& op) {
     constexpr int N = decltype(lanes)::value;
     low.add([=](const Frame& f) -> Status {
       if (rows == 0) return {};
-      rms_norm_kernel<N><<<static_cast<unsigned>(rows), threads_for(D, N), 0, f.stream>>>(
-          D, eps, f.at<T>(x), adds ? f.at<T>(r) : nullptr, f.at<T>(w), f.at<T>(s),
-          rounded ? nullptr : f.at<T>(y), f.at<Stat<T>>(rstd));
+      Norm<T> n{rows, D, eps, f.at<T>(x), adds ? f.at<T>(r) : nullptr, f.at<T>(w), f.at<T>(s)};
+      n.y = rounded ? nullptr : f.at<T>(y);
+      n.rstd = f.at<Stat<T>>(rstd);
+      if (!launch_warp_norm(n, f.stream)) {
+        rms_norm_kernel<N><<<static_cast<unsigned>(rows), threads_for(D, N), 0, f.stream>>>(
+            D, eps, n.x, n.r, n.w, n.s, n.y, n.rstd);
+      }
       return launched();
     });
   });
@@ -243,8 +398,29 @@ struct NormGrad {
   int64_t D = 0, rows = 0, per_block = 0, parts = 0;
 };
 
+/// Launches warp_norm_grad_kernel if it has the row length; false if not.
+template <class T>
+bool launch_warp_rows(const NormGrad& g, const Frame& f, Compute<T>* part) {
+  if constexpr (sizeof(T) == 2) {
+    using S = Stat<T>;
+    const auto run = [&](auto with, auto without) {
+      const auto kernel = g.adds ? with : without;
+      kernel<<<static_cast<unsigned>(g.parts), 32 * kWarpRows, 0, f.stream>>>(
+          g.rows, g.per_block, f.at<T>(g.dy), g.adds ? f.at<T>(g.ds) : nullptr, f.at<T>(g.x),
+          f.at<T>(g.w), f.at<S>(g.rstd), f.at<T>(g.dx), part);
+      return true;
+    };
+    if (g.D == 1024)
+      return run(warp_norm_grad_kernel<8, 4, true, T, S>, warp_norm_grad_kernel<8, 4, false, T, S>);
+    if (g.D == 2048)
+      return run(warp_norm_grad_kernel<8, 8, true, T, S>, warp_norm_grad_kernel<8, 8, false, T, S>);
+  }
+  return false;
+}
+
 template <int N, class T>
 void launch_rows(const NormGrad& g, const Frame& f, Compute<T>* part) {
+  if (launch_warp_rows<T>(g, f, part)) return;
   using S = Stat<T>;
   const auto blocks = static_cast<unsigned>(g.parts);
   const int64_t shared = g.D * static_cast<int64_t>(sizeof(Compute<T>));

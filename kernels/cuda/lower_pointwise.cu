@@ -1,9 +1,11 @@
 // Pointwise ops of one or two operands, gates and their gradients, accumulators, AdamW.
+#include "kernels/cuda/body_places.h"
 #include "kernels/cuda/gated.cuh"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/rounded_maker.h"
 
+#include <algorithm>
 #include <type_traits>
 
 namespace sgactor::kernels::cuda {
@@ -171,9 +173,10 @@ struct Accumulate {
   __device__ Acc operator()(Acc acc, T x) const { return acc + static_cast<Acc>(widen(x)); }
 };
 
-template <int N, class T>
+/// With kProduct also y = swiglu(gate, up).
+template <int N, bool kProduct, class T>
 __global__ void swiglu_grad_kernel(int64_t n, const T* gate, const T* up, const T* dy, T* dgate,
-                                   T* dup) {
+                                   T* dup, T* y) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * N;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N; i < n;
        i += step) {
@@ -183,39 +186,110 @@ __global__ void swiglu_grad_kernel(int64_t n, const T* gate, const T* up, const 
       const Vec<T, N> d = load<N>(dy + i);
       Vec<T, N> a;
       Vec<T, N> b;
+      Vec<T, N> c;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const GatedGrad<T> grad = swiglu_grad(g.v[j], u.v[j], d.v[j]);
         a.v[j] = grad.gate;
         b.v[j] = grad.up;
+        if constexpr (kProduct) c.v[j] = swiglu(g.v[j], u.v[j]);
       }
       store<N>(dgate + i, a);
       store<N>(dup + i, b);
+      if constexpr (kProduct) store<N>(y + i, c);
     } else {
       for (int64_t j = i; j < n; ++j) {
-        const GatedGrad<T> grad = swiglu_grad(gate[j], up[j], dy[j]);
+        const T g = gate[j];
+        const T u = up[j];
+        const GatedGrad<T> grad = swiglu_grad(g, u, dy[j]);
         dgate[j] = grad.gate;
         dup[j] = grad.up;
+        if constexpr (kProduct) y[j] = swiglu(g, u);
       }
     }
   }
 }
 
-Status add_swiglu_grad(Lowering& low, const Op& op) {
+/// `y`: where swiglu of the same gates goes; kNoValue: nowhere.
+Status add_swiglu_grad(Lowering& low, const Op& op, ValueId y) {
   const std::vector<ValueId> in = op.operands;
   const std::vector<ValueId> out = op.results;
   const int64_t n = low.type(in[0]).num_elements();
   const bool known = by_float(low.type(in[0]).dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    low.add([=](const Frame& f) -> Status {
+    const auto run = [=](const Frame& f) -> Status {
       if (n == 0) return {};
       constexpr int N = kLanes<T>;
-      swiglu_grad_kernel<N><<<blocks_for(n, kThreads * N), kThreads, 0, f.stream>>>(
-          n, f.at<T>(in[0]), f.at<T>(in[1]), f.at<T>(in[2]), f.at<T>(out[0]), f.at<T>(out[1]));
-      return launched();
-    });
+      const auto launch = [&](auto kernel, T* product) {
+        kernel<<<blocks_for(n, kThreads * N), kThreads, 0, f.stream>>>(
+            n, f.at<T>(in[0]), f.at<T>(in[1]), f.at<T>(in[2]), f.at<T>(out[0]), f.at<T>(out[1]),
+            product);
+        return launched();
+      };
+      return y == graph::kNoValue
+                 ? launch(swiglu_grad_kernel<N, false, T>, static_cast<T*>(nullptr))
+                 : launch(swiglu_grad_kernel<N, true, T>, f.at<T>(y));
+    };
+    y == graph::kNoValue ? low.add(run) : low.add(run, "swiglu_grad, swiglu");
   });
   return known ? Status() : low.no_kernel(op);
+}
+
+/// Does `result` of a gradient lie exactly on its operand `v`, which nothing between the product of
+/// the gates and the gradient reads? The kernel reads an element before it writes it.
+bool written_over(const Lowering& low, const Op& gradient, graph::OpId product, ValueId v,
+                  ValueId result) {
+  const auto& in = gradient.operands;
+  if (std::find(in.begin(), in.end(), v) == in.end()) return false;
+  if (low.place(v).offset != low.place(result).offset) return false;
+  for (const Op* op = &low.body().op(product) + 1; op != &gradient; ++op) {
+    if (std::find(op->operands.begin(), op->operands.end(), v) != op->operands.end()) return false;
+  }
+  return true;
+}
+
+/// The swiglu in front of its gradient (computed again, since the forward pass kept it not) for
+/// which one kernel makes both, where the swiglu stands: what the gradient reads is there by then,
+/// and where it writes nothing is needed. Plans hold such places; see find_view_groups. nullptr:
+/// there is none.
+const Op* product_beside(const Lowering& low, const Op& gradient) {
+  const graph::Graph& body = low.body();
+  const auto at = static_cast<graph::OpId>(&gradient - &body.op(0));
+  graph::OpId product = at;
+  while (product-- > 0) {
+    const Op& op = body.op(product);
+    if (op.kind == OpKind::kSwiglu && op.operands[0] == gradient.operands[0] &&
+        op.operands[1] == gradient.operands[1]) {
+      break;
+    }
+  }
+  if (product == graph::kNoOp || is_rounded_when_made(low, body.op(product))) return nullptr;
+  const graph::OpId maker = body.value(gradient.operands[2]).producer;
+  if (maker != graph::kNoOp && maker >= product) return nullptr;
+  for (ValueId v = 0; v < body.values().size(); ++v) {
+    const graph::OpId producer = body.value(v).producer;
+    if (producer != graph::kNoOp && producer >= at) continue;
+    if (is_gone(body, v, product)) continue;
+    for (ValueId result : gradient.results) {
+      if (overlap(low, v, result) && !written_over(low, gradient, product, v, result))
+        return nullptr;
+    }
+  }
+  return &body.op(product);
+}
+
+/// swiglu and its gradient, each alone or both by one kernel.
+Status lower_swiglu(Lowering& low, const Op& op) {
+  if (op.kind == OpKind::kSwiglu) {
+    for (const Op& gradient : low.body().ops()) {
+      if (gradient.kind == OpKind::kSwigluGrad && !is_rounded_when_made(low, gradient) &&
+          product_beside(low, gradient) == &op) {
+        return add_swiglu_grad(low, gradient, op.results[0]);
+      }
+    }
+    return add_binary<OpKind::kSwiglu>(low, op);
+  }
+  return product_beside(low, op) != nullptr ? Status() : add_swiglu_grad(low, op, graph::kNoValue);
 }
 
 struct Adam {
@@ -349,9 +423,8 @@ Status lower_gated(Lowering& low, const Op& op) {
     case OpKind::kSiluGrad:
       return add_binary<OpKind::kSiluGrad>(low, op);
     case OpKind::kSwiglu:
-      return add_binary<OpKind::kSwiglu>(low, op);
     case OpKind::kSwigluGrad:
-      return add_swiglu_grad(low, op);
+      return lower_swiglu(low, op);
     default:
       return low.no_kernel(op);
   }

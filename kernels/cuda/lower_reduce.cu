@@ -1,4 +1,5 @@
 // Reductions, each in an order that depends on the shapes alone.
+#include "kernels/cuda/body_places.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 
@@ -117,12 +118,30 @@ void add_reduce(Lowering& low, const Op& op) {
   });
 }
 
+/// Tensors whose chunks one launch sums: chunks of one tensor alone may be too few for the device.
+template <class T, class S>
+struct SquaresBatch {
+  static constexpr int kMost = 32;
+  int count = 0;
+  int64_t chunk = 0;
+  int64_t first_block[kMost + 1] = {};  ///< of tensor t; behind the last: of the launch
+  int64_t n[kMost] = {};
+  const T* x[kMost] = {};
+  S* y[kMost] = {};
+};
+
 /// A block a chunk. Four loads are under way at once; each thread adds in the order of its
 /// elements.
 template <int N, class T, class S>
-__global__ void sum_squares_kernel(int64_t n, int64_t chunk, const T* x, S* y) {
+__global__ void __launch_bounds__(512) sum_squares_kernel(SquaresBatch<T, S> batch) {
   constexpr int kAhead = 4;
-  const int64_t first = blockIdx.x * chunk;
+  int t = 0;
+  while (blockIdx.x >= batch.first_block[t + 1]) ++t;
+  const T* x = batch.x[t];
+  const int64_t n = batch.n[t];
+  const int64_t chunk = batch.chunk;
+  const int64_t block = blockIdx.x - batch.first_block[t];
+  const int64_t first = block * chunk;
   const int64_t last = first + chunk < n ? first + chunk : n;
   const int64_t stride = static_cast<int64_t>(blockDim.x) * N;
   double sums[kAhead] = {};
@@ -148,7 +167,74 @@ __global__ void sum_squares_kernel(int64_t n, int64_t chunk, const T* x, S* y) {
     }
   }
   const double sum = block_reduce<SumOp>((sums[0] + sums[1]) + (sums[2] + sums[3]));
-  if (threadIdx.x == 0) y[blockIdx.x] = static_cast<S>(sum);
+  if (threadIdx.x == 0) batch.y[t][block] = static_cast<S>(sum);
+}
+
+/// The sum_squares ops around `op` that one launch does: neighbours of equal chunks and dtypes, of
+/// which none writes over what another one reads.
+std::vector<const Op*> joined_sums(const Lowering& low, const Op& op) {
+  const auto& ops = low.body().ops();
+  const auto joins = [&](const Op& other) {
+    return other.kind == OpKind::kSumSquares && other.attrs == op.attrs &&
+           low.type(other.operands[0]).dtype == low.type(op.operands[0]).dtype;
+  };
+  const auto at = static_cast<size_t>(&op - ops.data());
+  size_t first = at;
+  size_t last = at;
+  while (first > 0 && joins(ops[first - 1])) --first;
+  while (last + 1 < ops.size() && joins(ops[last + 1])) ++last;
+  std::vector<const Op*> joined;
+  for (size_t i = first; i <= last; ++i) joined.push_back(&ops[i]);
+  for (const Op* reader : joined) {
+    for (const Op* writer : joined) {
+      if (overlap(low, reader->operands[0], writer->results[0])) return {&op};
+    }
+  }
+  return joined;
+}
+
+template <class T>
+void add_sum_squares(Lowering& low, const std::vector<const Op*>& ops) {
+  using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  using Batch = SquaresBatch<T, S>;
+  struct Tensor {
+    ValueId x, y;
+    int64_t n, chunks;
+  };
+  std::vector<Tensor> tensors;
+  for (const Op* op : ops) {
+    const int64_t chunks = low.type(op->results[0]).num_elements();
+    if (chunks == 0) continue;
+    tensors.push_back(
+        {op->operands[0], op->results[0], low.type(op->operands[0]).num_elements(), chunks});
+  }
+  const int64_t chunk = ops[0]->attrs.i64("chunk");
+  low.add([=](const Frame& f) -> Status {
+    for (size_t begin = 0; begin < tensors.size(); begin += Batch::kMost) {
+      Batch batch;
+      batch.chunk = chunk;
+      int64_t largest = 1;
+      for (size_t i = begin; i < std::min(begin + Batch::kMost, tensors.size()); ++i) {
+        const Tensor& tensor = tensors[i];
+        batch.x[batch.count] = f.at<T>(tensor.x);
+        batch.y[batch.count] = f.at<S>(tensor.y);
+        batch.n[batch.count] = tensor.n;
+        batch.first_block[batch.count + 1] = batch.first_block[batch.count] + tensor.chunks;
+        largest = std::max(largest, std::min(chunk, tensor.n));
+        ++batch.count;
+      }
+      constexpr int N = kLanes<T>;
+      const auto blocks = static_cast<unsigned>(batch.first_block[batch.count]);
+      const int threads = threads_for(largest, 4 * N, 512);
+      if (chunk % N == 0) {
+        sum_squares_kernel<N><<<blocks, threads, 0, f.stream>>>(batch);
+      } else {
+        sum_squares_kernel<1><<<blocks, threads, 0, f.stream>>>(batch);
+      }
+      SGA_TRY(launched());
+    }
+    return {};
+  });
 }
 
 /// What the levels of a tree of T are kept in: sums of 16-bit numbers are rounded once, at the end.
@@ -228,26 +314,10 @@ Status lower_reduce(Lowering& low, const Op& op) {
 }
 
 Status lower_sum_squares(Lowering& low, const Op& op) {
-  const ValueId x = op.operands[0];
-  const ValueId y = op.results[0];
-  const int64_t n = low.type(x).num_elements();
-  const int64_t chunk = op.attrs.i64("chunk");
-  const int64_t chunks = low.type(y).num_elements();
-  const bool known = by_float(low.type(x).dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    low.add([=](const Frame& f) -> Status {
-      if (chunks == 0) return {};
-      constexpr int N = kLanes<T>;
-      const auto blocks = static_cast<unsigned>(chunks);
-      const int threads = threads_for(std::min(chunk, n), 4 * N, 512);
-      if (chunk % N == 0) {
-        sum_squares_kernel<N><<<blocks, threads, 0, f.stream>>>(n, chunk, f.at<T>(x), f.at<S>(y));
-      } else {
-        sum_squares_kernel<1><<<blocks, threads, 0, f.stream>>>(n, chunk, f.at<T>(x), f.at<S>(y));
-      }
-      return launched();
-    });
+  const std::vector<const Op*> ops = joined_sums(low, op);
+  if (ops[0] != &op) return {};
+  const bool known = by_float(low.type(op.operands[0]).dtype, [&](auto tag) {
+    add_sum_squares<typename decltype(tag)::type>(low, ops);
   });
   return known ? Status() : low.no_kernel(op);
 }

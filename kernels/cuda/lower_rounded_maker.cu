@@ -1,4 +1,5 @@
 // Makers of 8-bit operands that round what they make. Letters: M rows, N columns.
+#include "kernels/cuda/body_places.h"
 #include "kernels/cuda/gated.cuh"
 #include "kernels/cuda/quantize_f8.cuh"
 #include "kernels/cuda/rounded_maker.h"
@@ -79,14 +80,6 @@ OpId only_rounder(const Graph& body, ValueId v) {
   }
   if (user == kNoOp || body.op(user).kind != OpKind::kQuantizeF8Both) return kNoOp;
   return body.op(user).operands[0] == v ? user : kNoOp;
-}
-
-bool overlap(const Lowering& low, ValueId a, ValueId b) {
-  const Place& left = low.place(a);
-  const Place& right = low.place(b);
-  if (left.space != right.space || left.index != right.index) return false;
-  return left.offset < right.offset + low.type(b).bytes() &&
-         right.offset < left.offset + low.type(a).bytes();
 }
 
 /// Is what the kernel reads as it was when the last rounder runs, and untouched by its results?

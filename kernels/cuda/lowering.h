@@ -26,6 +26,7 @@ class Lowering {
   [[nodiscard]] const TensorType& type(graph::ValueId v) const { return body().type(v); }
   [[nodiscard]] const Place& place(graph::ValueId v) const { return request_.places[v]; }
   [[nodiscard]] CudaDevice& device() const { return *device_; }
+  [[nodiscard]] int64_t workspace_bytes() const { return request_.workspace_bytes; }
   /// Appends a step for the op being lowered.
   void add(StepFn run);
   /// The same, with a line of its own in profiles.

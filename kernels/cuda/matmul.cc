@@ -102,6 +102,7 @@ std::string MatmulShape::name() const {
                                  trans_a ? 't' : 'n', trans_b ? 't' : 'n', batch, m, n, k);
   if (is_scaled()) text = fmt::format("{} x {}", dtype_name(operands_b), text);
   if (accumulate) text += " acc";
+  if (adds) text += " add";
   if (fast_sums) text += " fast";
   if (stride_a + stride_b + stride_y > 0)
     text += fmt::format(" strides {} {} {}", stride_a, stride_b, stride_y);
@@ -126,7 +127,7 @@ Result<std::shared_ptr<const Matmul>> Matmul::create(CudaDevice& device, const M
 
 Status Matmul::describe(const MatmulShape& s) {
   in_double_ = s.result == DType::kF64;
-  accumulate_ = s.accumulate;
+  adds_ = s.accumulate || s.adds;
   SGA_ASSIGN(const cudaDataType_t in, data_type(s.operands));
   SGA_ASSIGN(const cudaDataType_t result, data_type(s.result));
   // Never TF32: f32 means f32 here.
@@ -241,7 +242,7 @@ Result<int> Matmul::measure(CudaDevice& device, const MatmulShape& s,
   const int repeats = s.flops() > 1e12 ? 3 : 8;
   for (int i = 0; i < count; ++i) {
     const auto run = [&] {
-      return run_with(candidates[i].algo, nullptr, a->data(), b->data(), y->data(),
+      return run_with(candidates[i].algo, nullptr, a->data(), b->data(), y->data(), y->data(),
                       workspace->data(), static_cast<int64_t>(candidates[i].workspaceSize), {})
           .ok();
     };
@@ -260,12 +261,12 @@ Result<int> Matmul::measure(CudaDevice& device, const MatmulShape& s,
 }
 
 Status Matmul::run_with(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const void* a,
-                        const void* b, void* y, void* workspace, int64_t workspace_bytes,
-                        MatmulScales scales) const {
+                        const void* b, const void* c, void* y, void* workspace,
+                        int64_t workspace_bytes, MatmulScales scales) const {
   const double one_f64 = 1;
-  const double beta_f64 = accumulate_ ? 1 : 0;
+  const double beta_f64 = adds_ ? 1 : 0;
   const float one_f32 = 1;
-  const float beta_f32 = accumulate_ ? 1 : 0;
+  const float beta_f32 = adds_ ? 1 : 0;
   const void* one = in_double_ ? static_cast<const void*>(&one_f64) : &one_f32;
   const void* beta = in_double_ ? static_cast<const void*>(&beta_f64) : &beta_f32;
   // Descriptions are plain data: a copy takes this call's pointers, the shared one stays as it is.
@@ -281,14 +282,15 @@ Status Matmul::run_with(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stre
                     "scale"));
   }
   return blas_status(
-      cublasLtMatmul(blas_, &operation, one, b, left_, a, right_, beta, y, out_, y, out_,
+      cublasLtMatmul(blas_, &operation, one, b, left_, a, right_, beta, c, out_, y, out_,
                      &algorithm, workspace, static_cast<size_t>(workspace_bytes), stream),
       "matmul");
 }
 
 Status Matmul::run(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace,
-                   MatmulScales scales) const {
-  return run_with(algorithm_, stream, a, b, y, workspace, workspace_bytes_, scales);
+                   MatmulScales scales, const void* c) const {
+  return run_with(algorithm_, stream, a, b, c != nullptr ? c : y, y, workspace, workspace_bytes_,
+                  scales);
 }
 
 }  // namespace sgactor::kernels::cuda

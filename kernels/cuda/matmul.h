@@ -11,7 +11,8 @@
 
 namespace sgactor::kernels::cuda {
 
-/// y[b, M, N] = op(a) @ op(b), or y += that. Row-major; batches lie one after the other.
+/// y[b, M, N] = op(a) @ op(b), or y += that, or that plus c, rounded once. Row-major; batches lie
+/// one after the other.
 struct MatmulShape {
   int64_t batch = 1, m = 0, n = 0, k = 0;
   bool trans_a = false, trans_b = false;
@@ -19,6 +20,7 @@ struct MatmulShape {
   DType operands_b = DType::kF32;  ///< of b, where a is an 8-bit float; else as `operands`
   DType result = DType::kF32;
   bool accumulate = false;
+  bool adds = false;       ///< c, which lies as y does
   bool fast_sums = false;  ///< 8 bits: sums stay in the matrix unit, in fewer than 24 bits
   // Elements from row to row, where rows are not dense; 0: dense.
   int64_t stride_a = 0, stride_b = 0, stride_y = 0;
@@ -56,16 +58,16 @@ class Matmul {
   Matmul& operator=(const Matmul&) = delete;
 
   [[nodiscard]] int64_t workspace_bytes() const { return workspace_bytes_; }
-  /// `workspace`: workspace_bytes(), aligned to 256.
+  /// `workspace`: workspace_bytes(), aligned to 256. `c`: of a shape that adds; may be y.
   Status run(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace,
-             MatmulScales scales = {}) const;
+             MatmulScales scales = {}, const void* c = nullptr) const;
 
  private:
   Matmul() = default;
   Status describe(const MatmulShape& shape);
   Status choose(CudaDevice& device, const MatmulShape& shape);
   Status run_with(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream, const void* a,
-                  const void* b, void* y, void* workspace, int64_t workspace_bytes,
+                  const void* b, const void* c, void* y, void* workspace, int64_t workspace_bytes,
                   MatmulScales scales) const;
   Result<int> measure(CudaDevice& device, const MatmulShape& shape,
                       const cublasLtMatmulHeuristicResult_t* candidates, int count) const;
@@ -79,12 +81,14 @@ class Matmul {
   cublasLtMatmulAlgo_t algorithm_{};
   int64_t workspace_bytes_ = 0;
   bool in_double_ = false;
-  bool accumulate_ = false;
+  bool adds_ = false;  ///< what was in y, or c
 };
 
-/// A product by the library, or by a plain kernel for the types and shapes that it refuses.
+/// A product by the library, or by a plain kernel for the types and shapes that it refuses. `c`: of
+/// a shape that adds.
 struct Product {
-  std::function<Status(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace)>
+  std::function<Status(cudaStream_t stream, const void* a, const void* b, const void* c, void* y,
+                       void* workspace)>
       run;
   int64_t workspace_bytes = 0;
   bool plain = false;
@@ -98,10 +102,10 @@ int64_t parts_of_sum(int64_t m, int64_t n, int64_t k);
 
 /// A product of 8-bit floats with its scales: by the library where both operands have the summed
 /// dim last and every dim is a multiple of 16, else by a plain kernel. Sums that parts_of_sum cuts
-/// are added in the order of their parts. y is f32 or bf16.
+/// are added in the order of their parts. y is f32 or bf16. `c`: of a shape that adds.
 struct ScaledProduct {
-  std::function<Status(cudaStream_t stream, const void* a, const void* b, void* y, void* workspace,
-                       MatmulScales scales)>
+  std::function<Status(cudaStream_t stream, const void* a, const void* b, const void* c, void* y,
+                       void* workspace, MatmulScales scales)>
       run;
   int64_t workspace_bytes = 0;
   bool plain = false;

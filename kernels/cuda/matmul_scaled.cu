@@ -24,7 +24,7 @@ __global__ void plain_scaled_kernel(MatmulShape s, int64_t lda, int64_t ldb,
                                     __nv_fp8_interpretation_t a_format,
                                     __nv_fp8_interpretation_t b_format, const uint8_t* a,
                                     const uint8_t* b, const float* scale_a, const float* scale_b,
-                                    Y* y) {
+                                    const Y* c, Y* y) {
   const int64_t total = s.m * s.n;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const float factor = *scale_a * *scale_b;
@@ -38,7 +38,7 @@ __global__ void plain_scaled_kernel(MatmulShape s, int64_t lda, int64_t ldb,
       const uint8_t right = s.trans_b ? b[n * ldb + k] : b[k * ldb + n];
       sum += f8_value(left, a_format) * f8_value(right, b_format);
     }
-    const float before = s.accumulate ? static_cast<float>(widen(y[i])) : 0.0F;
+    const float before = c != nullptr ? static_cast<float>(widen(c[i])) : 0.0F;
     y[i] = narrow<Y>(before + sum * factor);
   }
 }
@@ -49,13 +49,15 @@ ScaledProduct plain_product(const MatmulShape& s) {
   product.plain = true;
   const int64_t lda = s.stride_a > 0 ? s.stride_a : s.trans_a ? s.m : s.k;
   const int64_t ldb = s.stride_b > 0 ? s.stride_b : s.trans_b ? s.k : s.n;
-  product.run = [=](cudaStream_t stream, const void* a, const void* b, void* y, void* /*workspace*/,
-                    MatmulScales scales) -> Status {
+  product.run = [=](cudaStream_t stream, const void* a, const void* b, const void* c, void* y,
+                    void* /*workspace*/, MatmulScales scales) -> Status {
     const int64_t total = s.m * s.n;
     if (total == 0) return {};
+    const void* start = s.accumulate ? y : s.adds ? c : nullptr;
     plain_scaled_kernel<Y><<<blocks_for(total, 256), 256, 0, stream>>>(
         s, lda, ldb, format_of(s.operands), format_of(s.operands_b), static_cast<const uint8_t*>(a),
-        static_cast<const uint8_t*>(b), scales.a, scales.b, static_cast<Y*>(y));
+        static_cast<const uint8_t*>(b), scales.a, scales.b, static_cast<const Y*>(start),
+        static_cast<Y*>(y));
     return launched();
   };
   return product;
@@ -77,8 +79,8 @@ Result<ScaledProduct> split_product(CudaDevice& device, const MatmulShape& s, in
   const int64_t sums_bytes = round_up(parts * n * 4, 256);
   ScaledProduct product;
   product.workspace_bytes = sums_bytes + matmul->workspace_bytes();
-  product.run = [=](cudaStream_t stream, const void* a, const void* b, void* y, void* workspace,
-                    MatmulScales scales) -> Status {
+  product.run = [=](cudaStream_t stream, const void* a, const void* b, const void* /*c*/, void* y,
+                    void* workspace, MatmulScales scales) -> Status {
     auto* sums = static_cast<float*>(workspace);
     SGA_TRY(
         matmul->run(stream, a, b, sums, static_cast<std::byte*>(workspace) + sums_bytes, scales));
@@ -91,9 +93,9 @@ Result<ScaledProduct> whole_product(CudaDevice& device, const MatmulShape& s) {
   SGA_ASSIGN(const auto matmul, Matmul::create(device, s));
   ScaledProduct product;
   product.workspace_bytes = matmul->workspace_bytes();
-  product.run = [matmul](cudaStream_t stream, const void* a, const void* b, void* y,
+  product.run = [matmul](cudaStream_t stream, const void* a, const void* b, const void* c, void* y,
                          void* workspace, MatmulScales scales) {
-    return matmul->run(stream, a, b, y, workspace, scales);
+    return matmul->run(stream, a, b, y, workspace, scales, c);
   };
   return product;
 }
@@ -111,7 +113,8 @@ Result<ScaledProduct> create_scaled_product(CudaDevice& device, const MatmulShap
   const bool grained = s.m % 16 == 0 && s.n % 16 == 0 && s.k % 16 == 0 && s.m * s.n * s.k > 0;
   if (!s.trans_a && s.trans_b && grained && std::max({s.m, s.n, s.k}) <= INT_MAX) {
     const int64_t parts = parts_of_sum(s.m, s.n, s.k);
-    const bool cut = parts > 1 && s.k / parts % 64 == 0;  // parts begin as aligned as operands
+    const bool cut =
+        parts > 1 && !s.adds && s.k / parts % 64 == 0;  // parts begin as aligned as operands
     if (cut) {
       auto split = split_product(device, s, parts);
       if (split.ok() || split.status().code() != Code::kUnsupported) return split;

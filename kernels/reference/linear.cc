@@ -29,7 +29,8 @@ void add_product(const graph::Attrs& attrs, const Tensor& a, const Tensor& b, co
 
 Status matmul(const OpCall& call) {
   const Tensor& y = call.out[0];
-  for (int64_t i = 0; i < y.size(); ++i) y.f64()[i] = 0.0;
+  const bool adds = call.in.size() > 2;
+  for (int64_t i = 0; i < y.size(); ++i) y.f64()[i] = adds ? call.in[2].f64()[i] : 0.0;
   add_product(call.op.attrs, call.in[0], call.in[1], y);
   return {};
 }

@@ -70,7 +70,8 @@ Status quantize_f8_both(const OpCall& call) {
 
 Status scaled_matmul(const OpCall& call) {
   const Tensor& y = call.out[0];
-  for (int64_t i = 0; i < y.size(); ++i) y.f64()[i] = 0.0;
+  const bool adds = call.in.size() > 4;
+  for (int64_t i = 0; i < y.size(); ++i) y.f64()[i] = adds ? call.in[4].f64()[i] : 0.0;
   return add_scaled_product(call, 0);
 }
 

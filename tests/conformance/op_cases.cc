@@ -164,9 +164,10 @@ void matmul(CaseMaker& m, OpKind kind) {
   }
   const bool trans_a = m.flag();
   const bool trans_b = m.flag();
-  const ValueId a = m.values(matrix(batch, mnk[0], mnk[2], trans_a));
-  const ValueId b = m.values(matrix(batch, mnk[2], mnk[1], trans_b));
-  m.op(kind, {a, b}, attrs({{"trans_a", trans_a}, {"trans_b", trans_b}}));
+  std::vector<ValueId> operands = {m.values(matrix(batch, mnk[0], mnk[2], trans_a)),
+                                   m.values(matrix(batch, mnk[2], mnk[1], trans_b))};
+  if (m.flag()) operands.push_back(m.values(matrix(batch, mnk[0], mnk[1], false), Domain::kAny));
+  m.op(kind, operands, attrs({{"trans_a", trans_a}, {"trans_b", trans_b}}));
 }
 void matmul_accumulate(CaseMaker& m, OpKind kind) {
   const Dims mnk = {m.dim(), m.dim(), m.dim()};
@@ -478,6 +479,8 @@ void scaled_matmul(CaseMaker& m, OpKind kind) {
   operands.push_back(m.values(b_type, matrix({}, mnk[2], mnk[1], trans_b), Domain::kAny));
   for (int i = 0; i < 2; ++i)
     operands.push_back(m.scalar(DType::kF32, m.pick({0.25, 0.5, 1.0, 2.0})));
+  if (!in_place && m.flag())
+    operands.push_back(m.values(m.limits().dtype, {mnk[0], mnk[1]}, Domain::kAny));
   Attrs attributes = attrs({{"trans_a", trans_a}, {"trans_b", trans_b}});
   if (!in_place) attributes.set("dtype", m.limits().dtype);
   m.op(kind, operands, attributes);

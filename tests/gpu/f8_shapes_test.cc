@@ -106,6 +106,19 @@ TEST_F(F8, LongSumsOfTheForwardPassAgreeInBf16) {
   expect_agreement(c, 4e-3);
 }
 
+/// The library adds c in f32 and rounds once, in all the dtypes that the products of a step have.
+TEST_F(F8, ProductsAddWhatTheyAreGiven) {
+  for (const DType a_type : {DType::kF8E4M3, DType::kF8E5M2}) {
+    Case c;
+    graph::Attrs t = attrs({{"trans_a", false}, {"trans_b", true}, {"dtype", DType::kBF16}});
+    const ValueId a = c.input(a_type, Shape{256, 1024});
+    const ValueId b = c.input(DType::kF8E4M3, Shape{192, 1024});
+    const ValueId to = c.input(DType::kBF16, Shape{256, 192}, 20);
+    c.outputs(c.b.op(OpKind::kScaledMatmul, {a, b, c.number(0.5), c.number(2), to}, t));
+    expect_agreement(c, 4e-3);
+  }
+}
+
 TEST_F(F8, HeadOfALargeVocabularyBothWays) {
   constexpr int64_t N = 256, D = 128, V = 2048;
   Case c;

@@ -129,6 +129,7 @@ TEST_P(Products, AgreeAndAccumulate) {
   outputs(b_.op(OpKind::kMatmul, {a, b}, t));
   const ValueId acc = input(c.result, Shape{c.M, c.N});
   outputs(b_.op(OpKind::kMatmulAccumulate, {acc, a, b}, t));
+  outputs(b_.op(OpKind::kMatmul, {a, b, input(c.operands, Shape{c.M, c.N}, 10)}, t));
   expect_agreement(tolerance_of(c.operands));
 }
 
@@ -158,6 +159,69 @@ TEST_F(Shapes, SumsAndGatesOfLongTensors) {
   expect_agreement(tolerance_of(DType::kBF16));
 }
 
+/// In front of its gradient one kernel makes the product of the gates too, behind it two do: to the
+/// same bits.
+TEST_F(Shapes, GatesAndTheirGradientAtOnce) {
+  for (const int64_t columns : {1024, 1021}) {
+    std::vector<std::vector<std::byte>> first;
+    for (const bool at_once : {true, false}) {
+      graph_ = {};
+      inputs_.clear();
+      std::vector<ValueId> x;
+      for (int i = 0; i < 3; ++i) x.push_back(input(DType::kBF16, Shape{130, columns}, 3));
+      ValueId product = graph::kNoValue;
+      if (at_once) product = b_.op1(OpKind::kSwiglu, {x[0], x[1]});
+      const std::vector<ValueId> grads = b_.op(OpKind::kSwigluGrad, x);
+      if (!at_once) product = b_.op1(OpKind::kSwiglu, {x[0], x[1]});
+      outputs({product, grads[0], grads[1]});
+      const RunResult got = run_on(*backend_, graph_, inputs_);
+      ASSERT_TRUE(got.status.ok()) << got.status.to_string();
+      if (at_once) first = got.outputs;
+      EXPECT_EQ(got.outputs, first);
+    }
+  }
+}
+
+/// Where the plan leaves room, the block of logits takes no scratch; the sums are the same.
+TEST_F(Shapes, HeadInTheRoomOfThePlan) {
+  constexpr int64_t N = 256, D = 128, V = 2048;
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    graph_ = {};
+    inputs_.clear();
+    const bool f8 = dtype == DType::kF8E4M3;
+    // A value of the workspace, beside which room can be.
+    ValueId x =
+        b_.op1(OpKind::kScale, {input(DType::kBF16, Shape{N, D})}, attrs({{"factor", 2.0}}));
+    if (f8) x = b_.op1(OpKind::kCast, {x}, attrs({{"dtype", dtype}}));
+    const ValueId w = input(dtype, Shape{V, D}, 2);
+    std::vector<ValueId> operands = {input(DType::kF32, Shape{V, D}), x, w, ids(Shape{N}, V),
+                                     input(DType::kF32, Shape{})};
+    if (f8) {
+      operands.push_back(input(DType::kF32, Shape{}));
+      operands.push_back(input(DType::kF32, Shape{}));
+      operands.push_back(b_.transpose(x, {1, 0}));
+      operands.push_back(b_.transpose(w, {1, 0}));
+    }
+    outputs(b_.op(OpKind::kLinearCrossEntropyGrad, operands));
+    ASSERT_TRUE(b_.status().ok()) << b_.status().to_string();
+    Layout layout = make_layout(*backend_, graph_, {});
+    const auto scratch = [&] {
+      auto made = backend_->compile({&graph_, layout.places, layout.workspace_bytes, "case"});
+      EXPECT_TRUE(made.ok()) << made.status().to_string();
+      return made.ok() ? (*made)->scratch_bytes() : 0;
+    };
+    const int64_t logits = N * V * (f8 ? 4 : 2);
+    const RunResult apart = run_on(*backend_, graph_, inputs_, layout);
+    const int64_t scratch_apart = scratch();
+    layout.workspace_bytes += logits + 4096;
+    const RunResult inside = run_on(*backend_, graph_, inputs_, layout);
+    ASSERT_TRUE(apart.status.ok()) << apart.status.to_string();
+    ASSERT_TRUE(inside.status.ok()) << inside.status.to_string();
+    EXPECT_EQ(apart.outputs, inside.outputs);
+    EXPECT_LE(scratch(), scratch_apart - logits);
+  }
+}
+
 TEST_F(Shapes, WideNormsInBf16) {
   const Shape shape{600, 2048};
   const ValueId x = input(DType::kBF16, shape);
@@ -167,6 +231,14 @@ TEST_F(Shapes, WideNormsInBf16) {
   const auto n = b_.op(OpKind::kAddRmsNorm, {x, r, w}, attrs({{"eps", 1e-5}}));
   outputs(n);
   outputs(b_.op(OpKind::kAddRmsNormGrad, {dy, r, n[0], w, n[2]}));
+  for (const int64_t D : {512, 1024, 2048, 4096}) {
+    const ValueId rows = input(DType::kBF16, Shape{1077, D});
+    const ValueId factors = input(DType::kBF16, Shape{D});
+    const auto norm = b_.op(OpKind::kRmsNorm, {rows, factors}, attrs({{"eps", 1e-5}}));
+    outputs(norm);
+    const ValueId gradient = input(DType::kBF16, Shape{1077, D});
+    outputs(b_.op(OpKind::kRmsNormGrad, {gradient, rows, factors, norm[1]}));
+  }
   expect_agreement(3e-2);
 }
 
@@ -204,6 +276,11 @@ TEST_F(Shapes, LongSumsInTreeOrder) {
   outputs(b_.op(OpKind::kTreeSum, {x}));
   outputs(b_.op(OpKind::kSumSquares, {x}, attrs({{"chunk", int64_t{4096}}})));
   outputs(b_.op(OpKind::kReduceSum, {x}, attrs({{"axes", std::vector<int64_t>{0}}})));
+  // One launch sums what stands in a row, up to 32 tensors.
+  for (int64_t i = 0; i < 35; ++i) {
+    const ValueId part = input(DType::kF32, Shape{1 + 977 * i});
+    outputs(b_.op(OpKind::kSumSquares, {part}, attrs({{"chunk", int64_t{1024}}})));
+  }
   expect_agreement(1e-5);
 }
 

@@ -82,7 +82,7 @@ Status rewrite(Work& w) {
   if (w.route.fuse) {
     for (Graph* g : {&w.training, &w.update}) {
       graph::FusionOptions options;
-      if (w.route.narrow) options.disabled.emplace_back("matmul_sum");
+      options.narrow = w.route.narrow;
       SGA_ASSIGN(*g, graph::fuse_ops(*g, nullptr, options));
     }
     SGA_TRY(check(w, "fuse_ops"));

@@ -41,7 +41,7 @@ Graph bf16_graph(bool fused) {
   SGA_CHECK(graph.ok(), graph.status().to_string());
   graph = accumulate_microbatches(*graph);
   SGA_CHECK(graph.ok(), graph.status().to_string());
-  if (fused) graph = fuse_ops(*graph);
+  if (fused) graph = fuse_ops(*graph, nullptr, {.disabled = {}, .narrow = true});
   SGA_CHECK(graph.ok(), graph.status().to_string());
   graph = infer_precision(*graph, DType::kBF16);
   SGA_CHECK(graph.ok(), graph.status().to_string());
@@ -85,7 +85,8 @@ Graph without_rounding(const Graph& graph) {
     OpKind kind = op.kind;
     if (is_f8_head(graph, op)) operands.resize(5);
     if (is_product(op)) {
-      operands.resize(operands.size() - 2);
+      const auto scales = operands.begin() + (kind == OpKind::kScaledMatmul ? 2 : 3);
+      operands.erase(scales, scales + 2);
       attrs = {};
       attrs.set("trans_a", op.attrs.flag("trans_a"));
       attrs.set("trans_b", op.attrs.flag("trans_b"));

@@ -1,6 +1,8 @@
 #include "graph/passes/plan_memory.h"
 
 #include "graph/base/units.h"
+#include "graph/ir/builder.h"
+#include "graph/passes/partition_subgraphs.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -149,6 +151,35 @@ TEST(PackRangesTest, NestedRangesMeetTheLowerBound) {
 TEST(PackRangesTest, NothingNeedsNothing) {
   EXPECT_EQ(pack_ranges({}, kAlign).total_bytes, 0);
   EXPECT_EQ(live_lower_bound({}, kAlign), 0);
+}
+
+/// Workspace of the only subgraph of a head that reads a value of its own.
+int64_t head_workspace(int64_t room) {
+  Graph graph;
+  Builder b(graph);
+  b.set_segment("head");
+  const ValueId x = b.input({DType::kF32, {32, 16}}, Role::kParameter, "x");
+  const ValueId w = b.input({DType::kF32, {64, 16}}, Role::kParameter, "w");
+  const ValueId targets = b.input({DType::kI32, {32}}, Role::kTargets, "targets");
+  Attrs twice;
+  twice.set("factor", 2.0);
+  const ValueId rows = b.op1(OpKind::kScale, {x}, twice);
+  b.output(b.op(OpKind::kLinearCrossEntropy, {rows, w, targets})[0], Role::kLoss, "loss");
+  EXPECT_TRUE(b.status().ok()) << b.status().to_string();
+  Result<Plan> plan = partition_forward(graph, StorageModel::kNative);
+  EXPECT_TRUE(plan.ok()) << plan.status().to_string();
+  if (!plan.ok()) return -1;
+  const Status planned = plan_memory(*plan, kAlign, nullptr, room);
+  EXPECT_TRUE(planned.ok()) << planned.to_string();
+  EXPECT_TRUE(verify_plan(*plan).ok());
+  EXPECT_EQ(plan->subgraphs.size(), 1U);
+  return plan->subgraphs[0].workspace_bytes;
+}
+
+TEST(PlanMemoryTest, LeavesRoomForABlockOfLogits) {
+  const int64_t without = head_workspace(0);
+  EXPECT_EQ(head_workspace(1000), without + 1024) << "rounded up, beside what the head reads";
+  EXPECT_EQ(head_workspace(int64_t{1} << 40), without + 32 * 64 * 4) << "no more than all logits";
 }
 
 }  // namespace

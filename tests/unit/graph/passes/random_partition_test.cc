@@ -191,7 +191,7 @@ TEST(FuseOpsTest, RandomGraphsComputeTheSame) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const Graph graph = make_forward(seed, 10 + static_cast<int>(seed % 40));
     std::vector<FusionReport> report;
-    const Result<Graph> fused = fuse_ops(graph, &report);
+    const Result<Graph> fused = fuse_ops(graph, &report, {.disabled = {}, .narrow = seed % 2 == 0});
     ASSERT_TRUE(fused.ok()) << "seed " << seed << ": " << fused.status().to_string();
     ASSERT_TRUE(verify(*fused).ok()) << "seed " << seed << ": " << verify(*fused).to_string();
     for (const FusionReport& r : report) num_fused += r.count;
