@@ -53,6 +53,11 @@ Status check_combinations(const JobSpec& job) {
     return bad("training.memory_budget",
                "expected bytes such as \"24 GiB\" or \"1500 MB\", got \"" + budget + "\"");
   }
+  if (const std::string& room = job.compile.head_room;
+      room != "auto" && room != "none" && !parse_byte_size(room)) {
+    return bad("compile.head_room",
+               "expected \"auto\", \"none\" or bytes such as \"2 GiB\", got \"" + room + "\"");
+  }
   if (const std::string& size = job.compile.bucket_size;
       size != "auto" && size != "segment" && !parse_byte_size(size)) {
     return bad("compile.bucket_size",

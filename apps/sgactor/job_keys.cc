@@ -176,6 +176,10 @@ constexpr JobKey kKeys[] = {
     {"compile", "f8_head", SGA_FIELD(compile.f8_head), one_of("auto|true|false"),
      "with training.dtype = \"fp8\": the head and its gradients read 8-bit operands too; "
      "\"auto\": they do where the head is fused"},
+    {"compile", "head_room", SGA_FIELD(compile.head_room), any(),
+     "of the workspace, for a block of logits of the fused head, as \"2 GiB\"; \"auto\": what the "
+     "device wants (cuda: 2 GiB, in 8 bits 4 GiB); \"none\": the device finds a place beside "
+     "the plan"},
     {"compile", "bucket_size", SGA_FIELD(compile.bucket_size), any(),
      "of gradients and parameters that travel together over data-parallel ranks: \"segment\", "
      "bytes as \"25 MiB\", or \"auto\": by predicted times; the bits stay the same"},

@@ -87,6 +87,7 @@ struct JobSpec {
     std::vector<std::string> disable_passes;
     std::string f8_layout = "auto";
     std::string f8_head = "auto";
+    std::string head_room = "auto";
     std::string bucket_size = "auto";
     std::string topology;
   } compile;

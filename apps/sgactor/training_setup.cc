@@ -73,6 +73,7 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
                                                      : DType::kF32;
   options.f8_layout =
       job.compile.f8_layout == "inner_last" ? graph::F8Layout::kInnerLast : graph::F8Layout::kAny;
+  options.head_room_bytes = parse_byte_size(job.compile.head_room).value_or(0);
   options.f8_head = job.compile.f8_head != "false";
   options.recompute.mode =
       graph::parse_recompute_mode(job.training.recompute).value_or(graph::RecomputeMode::kNone);
@@ -94,8 +95,11 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
 }
 
 void choose_f8_layout(JobSpec& job, const std::string& devices) {
-  if (job.compile.f8_layout != "auto") return;
-  job.compile.f8_layout = devices.starts_with("cuda") ? "inner_last" : "any";
+  const bool cuda = devices.starts_with("cuda");
+  if (job.compile.f8_layout == "auto") job.compile.f8_layout = cuda ? "inner_last" : "any";
+  if (job.compile.head_room != "auto") return;
+  const bool f8_head = job.training.dtype == "fp8" && job.compile.f8_head != "false";
+  job.compile.head_room = !cuda ? "none" : f8_head ? "4GiB" : "2GiB";
 }
 
 Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,

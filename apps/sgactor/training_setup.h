@@ -19,8 +19,9 @@ struct CompiledJob {
 };
 /// The compiler's options for a job.
 graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel storage);
-/// Sets compile.f8_layout where it is "auto" to what devices of this kind want: "cuda" the summed
-/// dim last, others operands as they lie. Runs in every process that has the job's text.
+/// Sets compile.f8_layout and compile.head_room where they are "auto" to what devices of this kind
+/// want: "cuda" the summed dim last and room for the head's logits in the plan, others operands as
+/// they lie and no room. Runs in every process that has the job's text.
 void choose_f8_layout(JobSpec& job, const std::string& devices);
 /// Model and plan. Checks that the build supports the job first. `dump` may be empty; a plan
 /// from `cache` (null: none) has no passes to dump, so give one of the two. Errors:

@@ -125,7 +125,8 @@ Result<int> bench(std::vector<std::string> args) {
   table.add(
       kernels::lazy_module_backend("cuda", kernels::beside_program("../bin/sgactor_cuda.so")));
   const auto start = Clock::now();
-  SGA_ASSIGN(const apps::JobSpec job, apps::load_job(args[2], overrides));
+  SGA_ASSIGN(apps::JobSpec job, apps::load_job(args[2], overrides));
+  apps::choose_f8_layout(job, args[0]);
   SGA_ASSIGN(const apps::DeviceSpec device, apps::parse_devices(args[0]));
   SGA_ASSIGN(const auto backend, apps::create_device(table, device));
   SGA_ASSIGN(const apps::TrainingSetup setup,

@@ -77,6 +77,14 @@ TEST(JobSpec, AWordOrTrueOrFalse) {
   }
 }
 
+TEST(JobSpec, RoomForTheHeadIsASize) {
+  for (const std::string room : {"auto", "none", "1.5 GiB"}) {
+    EXPECT_EQ(error_of(with("[compile]\nhead_room = \"" + room + "\"\n")), "") << room;
+  }
+  EXPECT_NE(error_of(with("[compile]\nhead_room = \"some\"\n")).find("compile.head_room"),
+            std::string::npos);
+}
+
 TEST(JobSpec, ReadsEverySection) {
   const auto job = parse_job(R"(
 [model]
