@@ -11,6 +11,8 @@
 #   selective    the same with training.recompute = "selective", whose losses must be the same
 #   profile      bench by op, with each kernel timed alone
 #   fp8          bench with training.dtype = "fp8", after the conformance of its ops
+#   graphs       the tests of recorded launches, then llama-125m and llama-1b in fp8 with and without them; losses
+#   start        one step of llama-1b, bf16 and fp8, from warm caches, with the stages of the start
 #   fp8-loss     LOSS_STEPS (1000) steps of llama-125m on the shipped text in bf16 and fp8; their losses
 #   llama-8b     llama-8b, seq 4096, bf16, full recompute, two micro-batches of one sequence
 #   peer         stock PyTorch at the same size (PEER: its script)
@@ -142,6 +144,34 @@ for stage in "$@"; do
       step_bench fp8 "${STEPS:-12}" examples/llama-1b.toml --training.dtype=fp8 --compile.f8_layout=inner_last \
         --training.micro_batch_size=8 --training.global_batch_size=8 ${BENCH_ARGS:-}
       cut -c1-600 "$out/fp8.log" | tail -7
+      ;;
+    graphs)
+      gtest graphs ./tests/gpu_graphs_test
+      export SGACTOR_CUDA_MATMULS="$out/matmuls.txt"
+      small=(examples/llama-125m.toml --training.dtype=bf16 --training.seq_len=512 --training.micro_batch_size=8 --training.global_batch_size=8)
+      large=(examples/llama-1b.toml --training.dtype=fp8 --compile.f8_layout=inner_last --training.micro_batch_size=8 --training.global_batch_size=8)
+      step_bench warm 1 "${large[@]}" # measures products
+      for model in small large; do
+        declare -n job=$model
+        steps=${STEPS:-12}
+        [ $model = small ] && steps=60
+        for with in 1 0 1 0; do
+          SGACTOR_CUDA_GRAPHS=$with step_bench graphs-$model-$with "$steps" "${job[@]}" ${BENCH_ARGS:-}
+          tail -1 "$out/graphs-$model-$with.log" | cut -c1-700
+        done
+        cmp <(grep ^step "$out/graphs-$model-1.log" | cut -d' ' -f1-6) <(grep ^step "$out/graphs-$model-0.log" | cut -d' ' -f1-6) && echo "losses equal"
+      done
+      ;;
+    start)
+      export XDG_CACHE_HOME="$out/cache" # of plans
+      export SGACTOR_CUDA_MATMULS="$out/matmuls.txt"
+      for dtype in bf16 fp8; do
+        args=(examples/llama-1b.toml --training.dtype=$dtype --compile.f8_layout=inner_last --training.micro_batch_size=8 --training.global_batch_size=8)
+        step_bench start-cold-$dtype 1 "${args[@]}"
+        step_bench start-$dtype 1 "${args[@]}" --log.level=debug
+        grep -E 'compiled' "$out/start-$dtype.log" | cut -c1-120
+        tail -1 "$out/start-$dtype.log" | cut -c1-700
+      done
       ;;
     fp8-loss)
       for dtype in bf16 fp8; do

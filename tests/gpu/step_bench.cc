@@ -1,11 +1,13 @@
 // gpu_step_bench DEVICE STEPS JOB [--section.key=value]...: training steps of a job through the
-// actors, with weights from a small table of normal numbers, so that a model of billions of
-// parameters is there in seconds. Prints a line a step, then one of JSON.
+// actors from a fresh state. Prints a line a step, then one of JSON, in which stages of the start
+// are seconds from the start until their end.
 #include "actors/runtime/training.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/device.h"
+#include "apps/sgactor/start.h"
+#include "apps/sgactor/timed_state.h"
 #include "apps/sgactor/training_setup.h"
-#include "graph/base/philox.h"
+#include "graph/base/log.h"
 #include "graph/base/units.h"
 #include "kernels/backend/module_loader.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -15,9 +17,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,48 +29,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-/// Matrices: 0.02 times numbers of a table, from a place that depends on the name. Vectors: ones.
-/// Moments: zeros.
-class QuickState final : public transport::StateSource {
- public:
-  QuickState() : table_(1 << 20) {
-    const PhiloxStream random{1, 2};
-    for (size_t i = 0; i < table_.size(); ++i)
-      table_[i] = static_cast<float>(0.02 * random.normal(i));
-  }
-  Status load(const std::string& name, const TensorType& type,
-              std::span<std::byte> out) const override {
-    if (!asked_) asked_ = Clock::now();
-    if (type.dtype != DType::kF32) return unsupported(name + " is " + type.to_string());
-    const auto n = static_cast<size_t>(type.num_elements());
-    size_t from = std::hash<std::string>{}(name) % table_.size();
-    const float one = 1;
-    for (size_t i = 0; i < n;) {
-      if (type.shape.rank() == 1) {
-        std::memcpy(out.data() + i++ * sizeof(float), &one, sizeof one);
-        continue;
-      }
-      const size_t count = std::min(n - i, table_.size() - from);
-      std::memcpy(out.data() + i * sizeof(float), table_.data() + from, count * sizeof(float));
-      i += count;
-      from = (from + count + 977) % table_.size();
-    }
-    answered_ = Clock::now();
-    return {};
-  }
-  [[nodiscard]] bool is_zero(const std::string& name) const override {
-    return name.starts_with("m/") || name.starts_with("v/") || name.starts_with("amax/");
-  }
-  /// Until the first tensor is asked for, everything is compiled and allocated.
-  [[nodiscard]] Clock::time_point asked() const { return asked_.value_or(Clock::time_point{}); }
-  [[nodiscard]] Clock::time_point answered() const { return answered_; }
-
- private:
-  std::vector<float> table_;
-  mutable std::optional<Clock::time_point> asked_;  // one thread loads
-  mutable Clock::time_point answered_;
-};
 
 class Steps final : public actors::TrainingObserver {
  public:
@@ -86,6 +44,7 @@ class Steps final : public actors::TrainingObserver {
   void on_validation(int64_t, double) override {}
   void on_checkpoint(int64_t, const std::string&, const transport::WriteStats&) override {}
 
+  [[nodiscard]] double first_s() const { return first_s_; }
   /// Of the second half of the steps.
   void report(nlohmann::ordered_json& out, double flops_per_token) const {
     std::vector<double> ms;
@@ -106,7 +65,6 @@ class Steps final : public actors::TrainingObserver {
     out["tok_s"] = tokens / median * 1e3;
     out["tflops"] = tokens / median * 1e-9 * flops_per_token;
     out["outside_kernels"] = 1 - kernels / wall;
-    out["first_step_s"] = first_s_;
     out["loss"] = steps_.back().loss;
     out["loss_first"] = steps_.front().loss;
   }
@@ -128,14 +86,20 @@ Result<int> bench(std::vector<std::string> args) {
   SGA_ASSIGN(apps::JobSpec job, apps::load_job(args[2], overrides));
   apps::choose_f8_layout(job, args[0]);
   SGA_ASSIGN(const apps::DeviceSpec device, apps::parse_devices(args[0]));
+  log::init({.level = apps::log_level(job.log.level)});
   SGA_ASSIGN(const auto backend, apps::create_device(table, device));
+  const double device_s = seconds_since(start);
+  const apps::PlanCache cache =
+      apps::open_plan_cache({}, backend->info().device, backend->info().fingerprint);
   SGA_ASSIGN(const apps::TrainingSetup setup,
-             apps::set_up_training(job, apps::storage_model(*backend)));
+             apps::set_up_training(job, apps::storage_model(*backend), &cache));
   const graph::Plan& plan = setup.training.compiled.plan;
   SGA_TRY(apps::check_memory(plan, *backend));
   std::printf("%s\nplan %s in %.1f s\n", backend->info().description.c_str(),
               format_bytes(plan.programs[0].arena_bytes).c_str(), seconds_since(start));
-  const QuickState state;
+  const double planned_s = seconds_since(start);
+  SGA_ASSIGN(const apps::Start fresh, apps::fresh_start(job, setup.training.config));
+  const apps::TimedState state(*fresh.state);
   Steps steps(start);
   actors::TrainingSpec spec;
   spec.last_step = std::stoll(args[1]);
@@ -156,8 +120,16 @@ Result<int> bench(std::vector<std::string> args) {
   const auto since_start = [&](Clock::time_point t) {
     return std::chrono::duration<double>(t - start).count();
   };
+  out["device_s"] = device_s;
+  out["planned_s"] = planned_s;
+  out["plan_from_cache"] = setup.training.from_cache;
   out["compiled_s"] = since_start(state.asked());
   out["state_loaded_s"] = since_start(state.answered());
+  out["first_step_s"] = steps.first_s();
+  const kernels::LaunchStats launches = backend->launch_stats();
+  out["launches_plain"] = launches.plain;
+  out["launches_replayed"] = launches.replayed;
+  out["recorded_graphs"] = launches.graphs;
   out["peak_gib"] = static_cast<double>(backend->allocation_stats().peak_bytes) / 0x1p30;
   out["allocations_after_start"] =
       summary.allocations_at_end.num_allocations - summary.allocations_at_start.num_allocations;
