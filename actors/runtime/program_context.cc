@@ -24,6 +24,11 @@ constexpr int64_t kAlign = 256;
 constexpr int64_t kMarkerStride = 64;
 constexpr size_t kMostCompilers = 8;
 
+double ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
 class ContextBuilder {
  public:
   ContextBuilder(const ContextSpec& spec, ProgramContext& out) : spec_(spec), out_(out) {}
@@ -108,8 +113,7 @@ class ContextBuilder {
     auto executable = spec_.backend->compile(request);
     if (!executable.ok()) return executable.status().with_context("compile " + subgraph.name);
     out_.executables[s] = std::move(executable).value();
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-    log::debug("compiled {} in {:.1f} ms", subgraph.name, took.count());
+    log::debug("compiled {} in {:.1f} ms", subgraph.name, ms_since(start));
     return {};
   }
 
@@ -153,7 +157,9 @@ class ContextBuilder {
     first = alone ? 0 : std::min(first, last);
     const int64_t bytes = alone ? out_.program->arena_bytes : persistent_bytes + last - first;
     const std::string label = fmt::format("{} arena of rank {}", out_.plan->name, out_.rank);
+    const auto start = std::chrono::steady_clock::now();
     SGA_ASSIGN(out_.arena, spec_.backend->allocate(bytes, label));
+    log::debug("allocated {} in {:.1f} ms", label, ms_since(start));
     std::byte* const base = out_.arena->data();
     for (size_t b = 0; b < buffers.size(); ++b) {
       if (!out_.addresses[b].empty()) continue;

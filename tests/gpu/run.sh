@@ -169,7 +169,7 @@ for stage in "$@"; do
         args=(examples/llama-1b.toml --training.dtype=$dtype --compile.f8_layout=inner_last --training.micro_batch_size=8 --training.global_batch_size=8)
         step_bench start-cold-$dtype 1 "${args[@]}"
         step_bench start-$dtype 1 "${args[@]}" --log.level=debug
-        grep -E 'compiled' "$out/start-$dtype.log" | cut -c1-120
+        grep -E 'compiled|allocated' "$out/start-$dtype.log" | cut -c1-120
         tail -1 "$out/start-$dtype.log" | cut -c1-700
       done
       ;;
