@@ -12,6 +12,9 @@ struct CommitRecord {
   int64_t step = 0;
   int64_t generation = 0;
   std::vector<int64_t> incarnations;  ///< of the logical ranks that voted
+  /// Where replicas stand for lost ranks: bits of each rank's loss in the step, as an f32; -1: it
+  /// has none. Empty: not known.
+  std::vector<int64_t> loss_bits = {};
   friend bool operator==(const CommitRecord&, const CommitRecord&) = default;
 };
 

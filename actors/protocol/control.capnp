@@ -89,6 +89,8 @@ struct Vote {
   posted @3 :UInt64;
   checked @4 :Int32;
   checkedHash @5 :UInt64;
+  loss @6 :Float32;
+  hasLoss @7 :Bool;
 }
 
 struct Recheck {

@@ -107,6 +107,10 @@ struct Vote {
   uint64_t posted = 0;   ///< hash of what the rank has posted; 0: the step is not verified
   int32_t checked = -1;  ///< the rank whose posts it has executed again
   uint64_t checked_hash = 0;
+  // Where replicas stand for lost ranks (CoordinatorHost::replicas): of the rank's own samples,
+  // which nobody else has.
+  float loss = 0;
+  bool has_loss = false;
 };
 /// coordinator -> worker: execute what `of` has posted in the open step once more, on `rank`;
 /// answered by another Vote, with its hash.
@@ -133,7 +137,7 @@ struct JournalWritten {
   int64_t fence = 0;  ///< not 0: the record is that of the Fence of this generation
 };
 /// the device's service -> worker: what the update of `step` needs lies at the mirror (or why not,
-/// which costs no more than a longer way back): the rank may vote.
+/// which costs no more than a longer way back), or the rank's loss is read: the rank may vote.
 struct InputsKept {
   int32_t rank = 0;
   int64_t step = 0;

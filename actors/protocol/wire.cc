@@ -209,6 +209,8 @@ void put(const Vote& m, cw::Envelope::Body::Builder body) {
   to.setPosted(m.posted);
   to.setChecked(m.checked);
   to.setCheckedHash(m.checked_hash);
+  to.setLoss(m.loss);
+  to.setHasLoss(m.has_loss);
 }
 void put(const Recheck& m, cw::Envelope::Body::Builder body) {
   auto to = body.initRecheck();
@@ -418,7 +420,8 @@ Result<Body> get_body(cw::Envelope::Body::Reader body, int64_t generation) {
     case Which::VOTE: {
       const auto from = body.getVote();
       return Body(Vote{from.getRank(), from.getIncarnation(), generation, from.getStep(),
-                       from.getPosted(), from.getChecked(), from.getCheckedHash()});
+                       from.getPosted(), from.getChecked(), from.getCheckedHash(), from.getLoss(),
+                       from.getHasLoss()});
     }
     case Which::RECHECK: {
       const auto from = body.getRecheck();

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <optional>
 #include <set>
@@ -32,8 +33,11 @@ struct CoordinatorState {
     outcome.last_step = steps.last_done();
     outcome.interrupted = steps.interrupted();
     outcome.paused = steps.paused();
+    outcome.committed = commits.committed();
+    if (host->replicas && waits == Waits::kDone && steps.step() == commits.committed()) owe_step();
     host->on_finished(outcome);
   }
+  void owe_step();
 
   std::string name = "coordinator";
   int32_t rank = -1;
@@ -73,6 +77,10 @@ struct CoordinatorState {
   bool finishing = false;
   int64_t begin_ns = 0;
   std::vector<StepDone> done;  // of the open step, by rank
+  // With CoordinatorHost::replicas. What ranks have said of the step that they voted for last, and
+  // lost ranks that nobody will hear of the step committed last.
+  std::vector<Vote> voted;
+  std::set<int32_t> untold;
   Probe probe;
 
   void wait_for(Waits what) {
@@ -154,6 +162,8 @@ void advance(Self self, const Probe::Span& span) {
     case StepCore::Action::kMirror:
       // One that is due while another is under way would hold the run back: left out.
       if (s.writing && !s.steps.paused()) return advance(self, span);
+      // Where replicas are, whoever paused the run has their state copied.
+      if (s.host->mirror.root.empty()) return advance(self, span);
       return take_snapshot(self, true);
     case StepCore::Action::kValidate:
       s.waits = Waits::kValidated;
@@ -165,11 +175,22 @@ void advance(Self self, const Probe::Span& span) {
   }
 }
 
+/// Of all ranks as they have voted for `step`; none if they have not.
+std::vector<int64_t> loss_bits_of(const CoordinatorState& s, int64_t step) {
+  std::vector<int64_t> out;
+  for (const Vote& vote : s.voted) {
+    if (vote.step != step) return {};
+    out.push_back(vote.has_loss ? int64_t{std::bit_cast<uint32_t>(vote.loss)} : -1);
+  }
+  return out;
+}
+
 /// `fence`: its generation if the record is that of a fence, else 0.
 void write_journal(Self self, CommitRecord record, int64_t fence) {
   CoordinatorState& s = self->state;
   s.journal_busy = true;
   const int64_t step = record.step;
+  if (s.host->replicas) record.loss_bits = loss_bits_of(s, step);
   s.host->services.journal->submit(
       [journal = s.host->journal, record = std::move(record)] { return journal->append(record); },
       [coordinator = CoordinatorActor(self), step, fence](const Status& status) {
@@ -233,6 +254,7 @@ void on_vote(Self self, const Vote& msg) {
   const auto vote = s.commits.on_vote(msg.rank, msg.incarnation, msg.generation, msg.step);
   if (!vote.ok()) return end_run(self, vote.status());
   const bool counts = *vote == CommitCore::Vote::kAll || *vote == CommitCore::Vote::kCounted;
+  if (counts && s.host->replicas) s.voted[static_cast<size_t>(msg.rank)] = msg;
   if (counts && msg.checked >= 0) {
     s.posted[msg.rank] = msg.posted;
     s.checked[msg.checked] = {msg.rank, msg.checked_hash};
@@ -269,6 +291,8 @@ void fence_now(Self self) {
   if (!fence.ranks.empty()) s.recheck.reset();  // their votes bring the question again
   for (const int32_t rank : fence.ranks) {
     (void)s.commits.adopt(rank, fence.generation, fence.generation);
+    const bool owes = s.waits == Waits::kDone && s.steps.step() == s.commits.committed();
+    if (s.host->replicas && owes && s.missing.contains(rank)) s.untold.insert(rank);
     s.writers_busy.erase(rank);
     if (s.writing && !s.parts[static_cast<size_t>(rank)]) give_up_snapshot(s);
     if (s.waits == Waits::kValidated && rank == s.host->validation_rank) s.validate_again = true;
@@ -292,6 +316,9 @@ void on_fence(Self self, const Fence& msg) {
   if (!s.journal_busy) fence_now(self);
 }
 
+bool answer_for_lost(Self self);
+void finish_step(Self self, const Probe::Span& span);
+
 /// All are ready in the fence's generation.
 void resume(Self self, const Probe::Span& span) {
   CoordinatorState& s = self->state;
@@ -303,7 +330,9 @@ void resume(Self self, const Probe::Span& span) {
     tell_workers(self, *s.recheck);
   }
   if (s.host->on_ready) s.host->on_ready();
-  if (s.waits == Waits::kDone && s.steps.step() > go_on.committed) {
+  if (answer_for_lost(self)) {
+    finish_step(self, span);
+  } else if (s.waits == Waits::kDone && s.steps.step() > go_on.committed) {
     tell_workers(self, BeginStep{s.steps.step(), go_on.generation});
   } else if (s.waits == Waits::kValidated && std::exchange(s.validate_again, false)) {
     tell_workers(self, BeginValidation{s.steps.last_done(), s.host->validation_batches});
@@ -353,12 +382,12 @@ void on_journal_written(Self self, const JournalWritten& msg) {
 
 /// Each data-parallel rank has the loss of its own samples, the same on all of its tensor-parallel
 /// ranks and on the last stage only.
-float sum_losses(const CoordinatorState& s) {
+float sum_losses(const std::vector<graph::RankPlacement>& placements,
+                 const std::vector<RankNumbers>& ranks) {
   std::vector<std::pair<int32_t, float>> by_dp;
-  for (size_t r = 0; r < s.done.size(); ++r) {
-    const graph::RankPlacement& place = s.host->placements[r];
-    const RankNumbers& numbers = s.done[r].numbers;
-    if (numbers.has_loss && place.tp == 0) by_dp.emplace_back(place.dp, numbers.loss);
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const graph::RankPlacement& place = placements[r];
+    if (ranks[r].has_loss && place.tp == 0) by_dp.emplace_back(place.dp, ranks[r].loss);
   }
   std::sort(by_dp.begin(), by_dp.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -374,7 +403,9 @@ StepReport make_report(Self self) {
   const StepDone& first = s.done.front();
   StepReport report;
   report.step = first.step;
-  report.loss = sum_losses(s);
+  std::vector<RankNumbers> numbers;
+  for (const StepDone& d : s.done) numbers.push_back(d.numbers);
+  report.loss = sum_losses(s.host->placements, numbers);
   report.grad_norm = first.numbers.grad_norm;
   report.lr = first.numbers.lr;
   report.tokens = first.tokens;
@@ -382,8 +413,46 @@ StepReport make_report(Self self) {
   report.kernel_ms = static_cast<double>(kernel_ns) / 1e6;
   report.generation = s.commits.generation();
   report.sample_hash = first.sample_hash;
-  for (const StepDone& d : s.done) report.reexecuted += d.reexecuted;
+  for (const StepDone& d : s.done) {
+    // A rank whose actors have failed begins again in the process that it had.
+    if (s.commits.incarnation(d.rank) <= s.host->generation) report.reexecuted += d.reexecuted;
+  }
   return report;
+}
+
+Status lost_loss(int32_t rank, int64_t step) {
+  return make_status(
+      Code::kDisconnected,
+      fmt::format("step {} is committed, and its loss went with rank {}", step, rank),
+      Scope::kRank);
+}
+
+/// Fills in for ranks that are lost and have not told of the committed step: of its numbers only
+/// the loss is a rank's own, and that came with its vote. True if nobody else is waited for.
+bool answer_for_lost(Self self) {
+  CoordinatorState& s = self->state;
+  if (s.untold.empty() || s.waits != Waits::kDone) return false;
+  const auto told = std::find_if(s.done.begin(), s.done.end(),
+                                 [&s](const StepDone& d) { return d.step == s.steps.step(); });
+  if (told == s.done.end()) return false;
+  const StepDone other = *told;
+  bool last = false;
+  for (const int32_t rank : std::exchange(s.untold, {})) {
+    const Vote& vote = s.voted[static_cast<size_t>(rank)];
+    if (vote.step != other.step) {
+      end_run(self, lost_loss(rank, other.step));
+      return false;
+    }
+    StepDone& done = s.done[static_cast<size_t>(rank)];
+    done = other;
+    done.rank = rank;
+    done.incarnation = s.commits.incarnation(rank);
+    done.numbers.loss = vote.loss;
+    done.numbers.has_loss = vote.has_loss;
+    done.reexecuted = 0;
+    last = s.answered(Waits::kDone, rank) || last;
+  }
+  return last;
 }
 
 void on_step_done(Self self, const StepDone& msg) {
@@ -396,16 +465,36 @@ void on_step_done(Self self, const StepDone& msg) {
   StepDone& done = s.done[static_cast<size_t>(msg.rank)];
   if (done.step >= msg.step || msg.step != s.steps.step()) return;  // sent again
   done = msg;
-  if (!s.answered(Waits::kDone, msg.rank)) return;
-  if (Status st = s.steps.on_step_done(msg.step); !st.ok()) return end_run(self, st);
+  const bool last = s.answered(Waits::kDone, msg.rank);
+  if (answer_for_lost(self) || last) finish_step(self, span);
+}
+
+/// All have told of the step.
+void finish_step(Self self, const Probe::Span& span) {
+  CoordinatorState& s = self->state;
+  const int64_t step = s.steps.step();
+  if (Status st = s.steps.on_step_done(step); !st.ok()) return end_run(self, st);
   const StepReport report = make_report(self);
   s.outcome.step_seconds += report.step_ms / 1e3;
   s.outcome.kernel_seconds += report.kernel_ms / 1e3;
-  if (msg.step + 1 == s.host->policy.first_step + s.host->trace_steps) {
+  if (step + 1 == s.host->policy.first_step + s.host->trace_steps) {
     s.host->shared->tracer.enable(false);
   }
   if (s.host->observer != nullptr) s.host->observer->on_step(report);
   advance(self, span);
+}
+
+/// A step is committed, the run ends, and not all have told of the step.
+void CoordinatorState::owe_step() {
+  const int64_t step = commits.committed();
+  outcome.owed =
+      owed_report(host->placements, {step, commits.generation(), {}, loss_bits_of(*this, step)});
+  if (!outcome.owed) return;
+  for (const StepDone& d : done) {
+    if (d.step != step) continue;
+    complete_report(*outcome.owed, d);
+    outcome.owed_whole = true;
+  }
 }
 
 /// Update inputs that not even the oldest copy needs.
@@ -503,6 +592,28 @@ void on_validation_done(Self self, const ValidationDone& msg) {
   advance(self, span);
 }
 
+/// The failure is one actor's, and what it leaves behind another life of the rank makes good.
+bool is_actor_failure(const CoordinatorState& s, const FaultReport& msg) {
+  const bool lost = msg.status.code() == Code::kDisconnected ||
+                    msg.status.code() == Code::kTimeout || msg.status.code() == Code::kCancelled;
+  return s.host->on_failed && s.started && !s.finishing && s.has_rank(msg.rank) && !lost &&
+         msg.status.scope() <= Scope::kActor;
+}
+
+void on_fault(Self self, const FaultReport& msg) {
+  CoordinatorState& s = self->state;
+  // A life that is over says how its end is felt.
+  const bool over = s.fence && std::find(s.fence->ranks.begin(), s.fence->ranks.end(), msg.rank) !=
+                                   s.fence->ranks.end();
+  if (over) return;
+  if (msg.suspended && s.host->on_suspended) {
+    if (!s.fence) s.host->on_suspended(s.commits.generation(), msg.status);
+    return;
+  }
+  if (!is_actor_failure(s, msg)) return end_run(self, msg.status);
+  s.host->on_failed(msg.rank, msg.status);
+}
+
 /// Whatever goes wrong here or in a worker ends the run with its Status.
 void watch(Self self) {
   self->set_exception_handler([self](std::exception_ptr& e) -> caf::error {
@@ -527,6 +638,21 @@ void watch(Self self) {
   });
 }
 
+/// What the coordinator before has heard of the step that it owes, and who cannot tell of it again.
+void recall_votes(CoordinatorState& s) {
+  const CoordinatorHost& host = *s.host;
+  if (!host.replicas || host.loss_bits.size() != s.voted.size()) return;
+  for (size_t r = 0; r < s.voted.size(); ++r) {
+    Vote& vote = s.voted[r];
+    vote.step = host.taken_over->committed;
+    vote.has_loss = host.loss_bits[r] >= 0;
+    if (vote.has_loss) {
+      vote.loss = std::bit_cast<float>(static_cast<uint32_t>(host.loss_bits[r]));
+    }
+    if (host.incarnations[r] == host.generation) s.untold.insert(static_cast<int32_t>(r));
+  }
+}
+
 /// Who votes for what is known already; the workers are where a fence would have left them.
 void take_over(Self self) {
   CoordinatorState& s = self->state;
@@ -538,6 +664,7 @@ void take_over(Self self) {
   s.begin_ns = now_ns(self);
   if (at.owes_done) {
     s.wait_for(Waits::kDone);
+    recall_votes(s);
   } else {
     s.advance_due = true;
   }
@@ -551,6 +678,8 @@ void start(Self self, const std::shared_ptr<CoordinatorHost>& host) {
   s.commits = CommitCore(std::vector<int64_t>(num_ranks, host->generation), host->generation,
                          host->policy.first_step - 1);
   s.done.resize(num_ranks);
+  s.voted.resize(num_ranks);
+  for (Vote& vote : s.voted) vote.step = -1;
   if (host->taken_over) take_over(self);
   s.probe = Probe(host->shared, s.name);
   host->shared->tracer.enable(host->trace_steps > 0);
@@ -584,12 +713,7 @@ CoordinatorActor::behavior_type coordinator_actor(Self self,
         self->state.outcome.pools[static_cast<size_t>(msg.rank)] = msg.pool;
         if (self->state.answered(Waits::kFinished, msg.rank)) end_run(self, {});
       },
-      [self](const FaultReport& msg) {
-        CoordinatorState& st = self->state;
-        if (!msg.suspended || !st.host->on_suspended) return end_run(self, msg.status);
-        if (st.fence) return;
-        st.host->on_suspended(st.commits.generation(), msg.status);
-      },
+      [self](const FaultReport& msg) { on_fault(self, msg); },
       [self](const Fence& msg) { on_fence(self, msg); },
       [self](const Adopt& msg) {
         self->state.workers.push_back(msg.spawn(self, CoordinatorActor(self)));
@@ -598,6 +722,29 @@ CoordinatorActor::behavior_type coordinator_actor(Self self,
 }
 
 }  // namespace
+
+std::optional<StepReport> owed_report(const std::vector<graph::RankPlacement>& placements,
+                                      const CommitRecord& record) {
+  if (record.loss_bits.size() != placements.size() || placements.empty()) return std::nullopt;
+  std::vector<RankNumbers> numbers(placements.size());
+  for (size_t r = 0; r < numbers.size(); ++r) {
+    numbers[r].has_loss = record.loss_bits[r] >= 0;
+    if (!numbers[r].has_loss) continue;
+    numbers[r].loss = std::bit_cast<float>(static_cast<uint32_t>(record.loss_bits[r]));
+  }
+  StepReport report;
+  report.step = record.step;
+  report.generation = record.generation;
+  report.loss = sum_losses(placements, numbers);
+  return report;
+}
+
+void complete_report(StepReport& report, const StepDone& done) {
+  report.grad_norm = done.numbers.grad_norm;
+  report.lr = done.numbers.lr;
+  report.tokens = done.tokens;
+  report.sample_hash = done.sample_hash;
+}
 
 CoordinatorActor spawn_coordinator(caf::actor_system& system,
                                    const std::shared_ptr<CoordinatorHost>& host) {

@@ -28,6 +28,11 @@ struct RunOutcome {
   std::vector<PoolStats> pools;  ///< index: logical rank; empty if the run failed
   double step_seconds = 0;       ///< from begin to done, summed over steps
   double kernel_seconds = 0;     ///< of the slowest rank's compute lane, summed over steps
+  int64_t committed = 0;         ///< the step committed last, whether it was reported or not
+  /// With CoordinatorHost::replicas: that step, if it was not reported, as far as it can be said
+  /// here. What all ranks have in common is missing as long as `owed_whole` is false.
+  std::optional<StepReport> owed;
+  bool owed_whole = false;
 };
 
 /// Spawns a worker, or what stands for one in another process: an actor of this system that takes
@@ -54,14 +59,20 @@ struct CoordinatorHost {
   std::vector<int32_t> umpires;                  ///< index: logical rank; as umpire_of has them
   int32_t validation_rank = -1;                  ///< the one that validates; -1: none
   CheckpointTarget checkpoints;
-  /// Copies in memory, each policy.mirror_interval steps; its info is not used. One that cannot be
-  /// written is left out. The observer is told of them as of checkpoints.
+  /// Copies in memory, each policy.mirror_interval steps; its info is not used; no root: none, not
+  /// even at a pause. One that cannot be written is left out. The observer is told of them as of
+  /// checkpoints.
   CheckpointTarget mirror;
   int64_t generation = 1;
   /// Set: the run is taken over from a coordinator that is gone. `incarnations` are those of all
   /// ranks, on disk before this is spawned; the workers answer as after a Fence.
   std::optional<TakenOver> taken_over;
   std::vector<int64_t> incarnations;
+  std::vector<int64_t>
+      loss_bits;  ///< with it: of the step committed last, as CommitRecord has them
+  /// Votes carry losses. Whoever takes over a lost rank (Adopt) has the state of the step committed
+  /// last from a replica and does not tell of that step: it is reported without.
+  bool replicas = false;
   std::shared_ptr<Journal> journal;
   Services services;
   std::shared_ptr<RunShared> shared;
@@ -79,6 +90,10 @@ struct CoordinatorHost {
   /// A record is on disk and nobody has heard of it: that of a step (`fence` 0), or of a Fence. For
   /// injected faults.
   std::function<void(int64_t step, int64_t fence)> on_journalled;
+  /// Set: the run goes on when an actor of a rank has failed and its process has not. Whoever hears
+  /// this answers by a Fence of that rank and an Adopt, or ends the run by a FaultReport of rank
+  /// -1.
+  std::function<void(int32_t rank, const Status& why)> on_failed;
   /// Something waits for a recovery in this generation, because of this.
   std::function<void(int64_t generation, const Status& why)> on_suspended;
   /// Executions of what a rank has posted do not agree, and this rank was wrong: nothing is
@@ -99,6 +114,12 @@ Result<std::shared_ptr<CoordinatorHost>> create_coordinator_host(const TrainingS
                                                                  const Services& services,
                                                                  std::shared_ptr<Journal> journal,
                                                                  std::shared_ptr<RunShared> shared);
+
+/// What is known of a step from the record of its commit: its loss. Nothing without losses.
+std::optional<StepReport> owed_report(const std::vector<graph::RankPlacement>& placements,
+                                      const CommitRecord& record);
+/// Adds to a step's report what all ranks have in common.
+void complete_report(StepReport& report, const StepDone& done);
 
 /// Spawns the coordinator, which spawns the workers and runs the job to its end.
 CoordinatorActor spawn_coordinator(caf::actor_system& system,

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -61,6 +62,24 @@ std::optional<int64_t> take_number(std::string_view& text, std::string_view name
   return value;
 }
 
+/// " losses=3f800000,-": one a rank.
+bool take_losses(std::string_view text, CommitRecord& record) {
+  constexpr std::string_view kName = " losses=";
+  if (!text.starts_with(kName)) return false;
+  text.remove_prefix(kName.size());
+  while (true) {
+    const size_t end = std::min(text.find(','), text.size());
+    const std::string_view one = text.substr(0, end);
+    uint32_t bits = 0;
+    const auto [rest, error] = std::from_chars(one.data(), one.data() + one.size(), bits, 16);
+    const bool none = one == "-";
+    if (!none && (error != std::errc() || rest != one.data() + one.size())) return false;
+    record.loss_bits.push_back(none ? -1 : int64_t{bits});
+    if (end == text.size()) return record.loss_bits.size() == record.incarnations.size();
+    text.remove_prefix(end + 1);
+  }
+}
+
 std::optional<CommitRecord> parse_line(std::string_view line) {
   const size_t mark = line.rfind(" #");
   if (mark == std::string_view::npos) return std::nullopt;
@@ -79,15 +98,20 @@ std::optional<CommitRecord> parse_line(std::string_view line) {
     if (!incarnation) return std::nullopt;
     record.incarnations.push_back(*incarnation);
     name = ",";
-  } while (!body.empty());
+  } while (body.starts_with(','));
+  if (!body.empty() && !take_losses(body, record)) return std::nullopt;
   return record;
 }
 
 }  // namespace
 
 std::string format_commit(const CommitRecord& record) {
-  const std::string body = fmt::format("commit step={} generation={} incarnations={}", record.step,
-                                       record.generation, fmt::join(record.incarnations, ","));
+  std::string body = fmt::format("commit step={} generation={} incarnations={}", record.step,
+                                 record.generation, fmt::join(record.incarnations, ","));
+  for (size_t r = 0; r < record.loss_bits.size(); ++r) {
+    body += r == 0 ? " losses=" : ",";
+    body += record.loss_bits[r] < 0 ? "-" : fmt::format("{:08x}", record.loss_bits[r]);
+  }
   return fmt::format("{} #{}\n", body, hex64(hash64(body)));
 }
 

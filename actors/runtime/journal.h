@@ -19,6 +19,7 @@ class Journal {
 
 /// Appends a line a commit to `path` (made if missing) and syncs it:
 ///   commit step=17 generation=1 incarnations=1,1 #<16 hex digits: XXH3 of the line before " #">
+/// with " losses=40b1c2d3,-" behind the incarnations where a record has loss_bits.
 /// Errors: kInvalidArgument if the file cannot be opened; append: kInternal with errno's text.
 Result<std::unique_ptr<Journal>> open_journal(const std::string& path);
 /// Keeps nothing on disk: for runs in one process without a run directory, and simulations.

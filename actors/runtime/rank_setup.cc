@@ -78,7 +78,7 @@ Status check_plan(const graph::Plan& plan) {
 
 /// Update inputs to be kept, and those of steps before the first, whose updates are done again.
 Status set_up_mirror(const TrainingSpec& spec, RankSetup& rank) {
-  if (spec.mirror_root.empty()) return {};
+  if (spec.mirror_root.empty() || spec.replicas) return {};
   if (spec.behaviours) {
     // What a strategy's channels keep, or its hook does behind a step, is in no update's inputs.
     return spec.redo_from == 0 ? Status() : unsupported("a strategy's updates cannot be redone");

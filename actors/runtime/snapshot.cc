@@ -83,4 +83,32 @@ Result<transport::WrittenPart> SnapshotStaging::write(
   return transport::write_part(root, step, tensors, options, std::move(files));
 }
 
+Result<transport::WrittenPart> write_replica(const ProgramContext& context, const std::string& root,
+                                             int64_t step, const std::string& writer) {
+  const graph::Plan& plan = *context.plan;
+  const graph::RankPlacement& place = plan.ranks[static_cast<size_t>(context.rank)];
+  const int32_t first = graph::rank_at(plan, place.pp, 0, place.tp);
+  if (first < 0 || plan.zero_stage != 0) return unsupported("the rank has no replica");
+  const bool native =
+      plan.storage == graph::StorageModel::kNative && context.backend->host_visible();
+  std::vector<transport::StoredTensor> tensors;
+  std::vector<std::vector<std::byte>> natives;
+  natives.reserve(context.state.size());  // the tensors point into it
+  for (const TensorPlace& t : context.state) {
+    const graph::Buffer& buffer = context.buffer(t.buffer);
+    if (!writes_state(plan, first, buffer)) continue;
+    std::span<const std::byte> bytes(t.address, static_cast<size_t>(t.bytes));
+    if (!native) {
+      natives.emplace_back(static_cast<size_t>(t.type.bytes()));
+      SGA_TRY(context.backend->read_tensor(natives.back(), t.type, t.address).with_context(t.name));
+      bytes = natives.back();
+    }
+    tensors.push_back({t.name, whole_type(buffer), slice_of(plan, buffer, place), bytes,
+                       segment_of(context, t.buffer)});
+  }
+  transport::WriteOptions options;
+  options.writer = writer;
+  return transport::write_part(root, step, tensors, options);
+}
+
 }  // namespace sgactor::actors

@@ -36,6 +36,13 @@ class SnapshotStaging {
   std::vector<std::string> segments_;
 };
 
+/// Writes the state in `context`'s memory, which is that after `step`, as what its stage and
+/// tensor-parallel rank add to a checkpoint: any data-parallel rank may, where each holds all of it
+/// (ZeRO stage 0). `writer` as SnapshotStaging::write. Pre: nothing changes the state meanwhile.
+/// Reads beside launches that read it too. Blocks; for a service.
+Result<transport::WrittenPart> write_replica(const ProgramContext& context, const std::string& root,
+                                             int64_t step, const std::string& writer);
+
 /// "ROOT/step-00000010"
 std::string checkpoint_path(const std::string& root, int64_t step);
 

@@ -69,6 +69,8 @@ struct TrainingSpec {
   transport::CheckpointInfo checkpoint_template;  ///< schema, model, job, seed
   /// Where the update inputs of each step are kept, for a way back; empty: nowhere.
   std::string mirror_root;
+  /// No update inputs are kept there: a lost rank's state comes from a data-parallel replica.
+  bool replicas = false;
   /// The initial state is that before this step: the updates up to first_step - 1 are done again
   /// from mirror_root. 0: it is that of first_step - 1.
   int64_t redo_from = 0;

@@ -40,6 +40,7 @@ Result<std::shared_ptr<CoordinatorHost>> create_coordinator_host(
   }
   host->validation_rank = validation_rank(spec, inputs);
   host->checkpoints = {spec.checkpoint_root, spec.keep_checkpoints, spec.checkpoint_template};
+  host->replicas = spec.replicas;
   host->journal = std::move(journal);
   host->services = services;
   host->shared = std::move(shared);

@@ -46,6 +46,8 @@ struct RankRun {
   ValidationRun validation;
   // What has been told last; told again when the run resumes.
   int64_t voted = 0;
+  // Read before the vote; written by the device's service, which is done with it before it tells.
+  std::shared_ptr<RankNumbers> at_vote = std::make_shared<RankNumbers>();
   GradientChecked verified;  // of the step that was verified last
   int64_t reexecuted_before = 0;
   std::optional<StepDone> done;
@@ -270,6 +272,10 @@ void vote(Self self, RankRun& rank, const Probe::Span& span, int64_t step) {
     msg.checked = rank.verified.of;
     msg.checked_hash = rank.verified.hash;
   }
+  if (rank.host.votes_loss) {
+    msg.loss = rank.at_vote->loss;
+    msg.has_loss = rank.at_vote->has_loss;
+  }
   self->send(s.coordinator, msg);
 }
 
@@ -303,9 +309,22 @@ void keep_inputs(Self self, const RankRun& rank, const ProgramRun& run, int64_t 
       });
 }
 
+/// The micro-batches are done, so that the loss is known.
+void read_loss(Self self, const RankRun& rank, const ProgramRun& run, int64_t step) {
+  run.host->services.device->submit(
+      [host = run.host, out = rank.at_vote]() -> Status {
+        SGA_ASSIGN(*out, step_numbers(host->context()));
+        return Status();
+      },
+      [worker = WorkerActor(self), rank = rank.host.rank, step](const Status& status) {
+        caf::anon_send(worker, InputsKept{rank, step, status});
+      });
+}
+
 void finish_step(Self self, RankRun& rank, const ProgramRun& run, const Probe::Span& span,
                  int64_t step) {
   if (rank.host.update_inputs) return keep_inputs(self, rank, run, step);
+  if (rank.host.votes_loss) return read_loss(self, rank, run, step);
   vote(self, rank, span, step);
 }
 
@@ -341,11 +360,14 @@ void on_recheck(Self self, const Recheck& msg) {
 void on_inputs_kept(Self self, const InputsKept& msg) {
   WorkerState& s = self->state;
   const auto span = s.probe.handle(self, "inputs_kept", msg.step);
+  RankRun* rank = s.find(msg.rank);
+  if (rank == nullptr) return fail(self, internal_error("inputs of a rank not hosted"));
+  if (!msg.status.ok() && rank->host.votes_loss) {
+    return fail(self, at_actor(msg.status, msg.rank, s.name, msg.step));
+  }
   if (!msg.status.ok() && !std::exchange(s.told_of_mirror, true)) {
     log::warn("update inputs of step {} are not kept: {}", msg.step, msg.status.message());
   }
-  RankRun* rank = s.find(msg.rank);
-  if (rank == nullptr) return fail(self, internal_error("inputs of a rank not hosted"));
   vote(self, *rank, span, msg.step);
 }
 
@@ -383,6 +405,7 @@ void commit_rank(Self self, RankRun& rank, const Probe::Span& span, int64_t step
   if (!fresh.ok()) return fail(self, fresh.status(), step);
   if (!*fresh) return;
   rank.record->phase = Phase::kUpdating;
+  if (rank.host.state) rank.host.state->leave();
   // Before the update changes what the log only points to.
   for (LaneSet::Lane& lane : run.context().lanes->lanes) {
     if (lane.channel) lane.channel->forget(step);
@@ -450,6 +473,7 @@ void on_numbers(Self self, const NumbersRead& msg) {
                          run.current.sample_hash,
                          s.probe.shared().reexecuted(msg.rank) - rank.reexecuted_before};
     rank.record->phase = Phase::kIdle;
+    if (rank.host.state) rank.host.state->reach(*rank.done);
     self->send(s.coordinator, *rank.done);
     return;
   }

@@ -1,6 +1,7 @@
 #pragma once
 #include "actors/protocol/interfaces.h"
 #include "actors/runtime/members.h"
+#include "actors/runtime/state_mark.h"
 
 #include <atomic>
 #include <cstdint>
@@ -22,6 +23,9 @@ struct RankHost {
   std::shared_ptr<GradientCheck> check;         ///< null: no step is verified
   int64_t verify_interval = 0;
   std::optional<RedoneStep> redone;  ///< the step before the first, if its update was done again
+  std::shared_ptr<StateMark> state;  ///< of what `training` has in memory; null: nobody asks
+  /// Votes carry the rank's loss, so that a step can be reported without it.
+  bool votes_loss = false;
 };
 
 /// What a worker hosts: an ordered set of logical ranks of one device.

@@ -78,6 +78,8 @@ RankHost WorkerAssembly::host_rank(const TrainingSpec& spec, const RankSetup& se
   rank.update_inputs = setup.update_inputs;
   rank.redone = setup.redone;
   rank.check = setup.check;
+  rank.state = std::make_shared<StateMark>(setup.rank, spec.first_step - 1);
+  rank.votes_loss = spec.replicas;
   rank.verify_interval = spec.verify_interval;
   rank.training = create_host(kTraining, setup.training, services, shared, tracks);
   rank.training->first_step = spec.first_step;

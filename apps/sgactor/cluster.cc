@@ -236,6 +236,7 @@ Status Cluster::lose(int32_t index, supervision::FaultKind kind, const Status& w
   const Worker worker = std::move(it->second);
   workers_.erase(it);
   loading_.erase(index);
+  copy_.forget(index);
   if (lost_.empty()) lost_ = why.message();
   if (!running_) return why;
   if (worker.suspected_ms > 0) confirm_silence(index, worker, why);
@@ -340,6 +341,7 @@ Status Cluster::on_joined(const actors::Peer& peer) {
     worker.peer = peer.id;
     worker.who = peer;
     worker.place = starting->second;
+    worker.life = hello.index;
     worker.heard_ms = now_ms();
     starting_.erase(starting);
     workers_[hello.index] = std::move(worker);
@@ -375,7 +377,7 @@ Status Cluster::on_answer(const actors::SessionEvent& event) {
     return {};
   }
   const auto* loaded = std::get_if<wire::PlanLoaded>(&event.envelope.body);
-  if (loaded == nullptr || loaded->worker != index) {
+  if (loaded == nullptr || loaded->worker != worker->life) {
     return corruption("a worker answered with another message");
   }
   worker->address = loaded->address;

@@ -13,6 +13,7 @@
 #include "apps/sgactor/profile_request.h"
 #include "apps/sgactor/recovery_log.h"
 #include "apps/sgactor/replay_check.h"
+#include "apps/sgactor/replica_copy.h"
 #include "apps/sgactor/run_directory.h"
 #include "graph/base/status.h"
 #include "graph/plan/plan.h"
@@ -21,10 +22,12 @@
 #include "supervision/monitor/progress_watch.h"
 #include "supervision/policy/fault_policy.h"
 #include "supervision/policy/storm_breaker.h"
+#include "supervision/recovery/replicas.h"
 
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -53,6 +56,7 @@ class Cluster {
     int64_t num_workers = 1;      ///< that host ranks
     bool recovers = true;         ///< false: the first loss ends the run
     int64_t mirror_interval = 0;  ///< steps between copies of the state in memory
+    bool replicas = false;        ///< no such copies: lost state comes from data-parallel replicas
     int64_t max_faults = 20;      ///< a minute; more end the run
     int64_t orphan_ms = 0;        ///< others wait as long for another coordinator; 0: not
     std::optional<LeftRun> left;  ///< of a coordinator that has died: taken over
@@ -98,6 +102,7 @@ class Cluster {
     std::string address;
     std::vector<int32_t> ranks;  ///< none: a spare
     int32_t place = 0;
+    int32_t life = 0;       ///< names it on the data plane (data_peer): another one after a respawn
     bool prepared = false;  ///< was sent the plan before it is needed
     int64_t num_asked = 0;  ///< answers to LoadPlan that are still missing
     int64_t heard_ms = 0;
@@ -175,15 +180,32 @@ class Cluster {
   actors::SpawnWorker stand_in(const Worker& worker, const actors::wire::Routes& routes) const;
   Status check_adoption(const Course& course) const;
   static bool is_broken_link(const Fault& fault);
+  static bool is_respawn(const Fault& fault);
+  void note_failure(Course& course, int32_t rank, const Status& why);
+  actors::SpawnWorker in_place_of(const Worker& worker, actors::SpawnWorker spawn) const;
   Status note_broken_link(Course& course);
   [[nodiscard]] bool is_hosted(const Course& course, int32_t rank) const;
   Status recover_in_place(Course& course, const actors::CoordinatorActor& coordinator);
   Status begin_fence(Course& course, const actors::CoordinatorActor& coordinator);
   Status on_fenced(Course& course);
+  Status find_state(Course& course, int64_t committed);
   bool find_adopters(Course& course);
   void load_adopter(Course& course, int32_t index, Worker& worker);
+  void load_respawns(Course& course);
   void prepare_spares(const Course& course);
   void join_adopters(Course& course, const actors::CoordinatorActor& coordinator);
+
+  // --- state from replicas: cluster_replicas.cc ---
+  [[nodiscard]] supervision::Holder holder_of(const Course& course, int32_t rank) const;
+  Status begin_copy(const Course& course, int64_t step, const std::set<int32_t>& excluded);
+  void on_state_copied(const std::string& payload);
+  Status finish_copy(const Course& course);
+  void drop_copy();
+  static void remove_left_copies(const std::string& mirror_root);
+  Status copy_now(const Course& course, int64_t step);
+  Status restore_from_replicas(Course& course);
+  [[nodiscard]] Status beyond_replicas(const Course& course, const Status& why) const;
+  void warn_of_parts(const Course& course) const;
 
   // --- who does not move: cluster_hang.cc ---
   void ask_views();
@@ -219,6 +241,7 @@ class Cluster {
   Status deal(Course& course);
   Status load(Course& course, const std::atomic<bool>& stop);
   actors::wire::Routes routes() const;
+  static void begin_fresh(Course& course, const std::vector<int64_t>& lives);
   Status prepare(Course& course, const std::atomic<bool>& stop);
   Result<std::shared_ptr<actors::CoordinatorHost>> make_host(Course& course);
   Result<actors::RunOutcome> attempt(Course& course, const std::atomic<bool>& stop);
@@ -289,8 +312,15 @@ class Cluster {
   supervision::ProgressWatch progress_;
   std::vector<Armed> armed_;
   std::atomic<bool> strikes_journalled_{false};  // this process, at its next record
+  /// What stands for workers at the coordinator, by process. Its actor's thread adds.
+  struct Proxies {
+    std::mutex mutex;
+    std::map<actors::wire::PeerId, actors::WorkerActor> by_peer;
+  };
+  std::shared_ptr<Proxies> proxies_ = std::make_shared<Proxies>();
   bool running_ = false;
   bool ended_ = false;
+  ReplicaCopy copy_;
   std::unique_ptr<MirrorDirectory> memory_;
   std::string shared_mirror_;               // below the run directory; empty: none
   std::map<int32_t, std::string> endings_;  // how workers ended, by index

@@ -1,5 +1,6 @@
 // Cluster: recovery in place. Survivors keep actors, memory and results; another worker takes over
 // what was lost, from the state of the committed step, and runs the open step alone.
+#include "actors/protocol/status_error.h"
 #include "actors/runtime/gateway.h"
 #include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster.h"
@@ -28,8 +29,12 @@ constexpr int64_t kAdopterMs = 2000;
 constexpr int64_t kStageMs = 5000;
 // Whoever waits for a lost peer says so before the loss of its process is known.
 constexpr int64_t kSuspendedMs = 300;
+// Grows with the state; who does not move is found by other means.
+constexpr int64_t kCopyMs = 60'000;
 // A link that breaks more often in one step is not worth another.
 constexpr int64_t kMostLinkFaults = 3;
+// What fails more often behind one step fails again.
+constexpr int64_t kMostRespawns = 2;
 
 Status no_adoption(const std::string& why) {
   return make_status(Code::kDisconnected, "no recovery in place: " + why, Scope::kRank);
@@ -48,13 +53,21 @@ void Cluster::listen_to_fences(Course& course, actors::CoordinatorHost& host) {
     course.note_suspended(why.message());
     log::debug("{}", why.message());
   };
+  host.on_failed = [&course, session = session_.get()](int32_t rank, const Status& why) {
+    course.note_failed(rank, why);
+    session->post();
+  };
 }
 
 actors::SpawnWorker Cluster::stand_in(const Worker& worker, const wire::Routes& routes) const {
-  return [gateway = session_->gateway(), worker, routes](
+  return [gateway = session_->gateway(), worker, routes, proxies = proxies_](
              caf::local_actor* parent, const actors::CoordinatorActor& coordinator) {
     auto proxy =
         actors::spawn_worker_proxy(parent, gateway, worker.peer, worker.ranks, coordinator);
+    {
+      const std::lock_guard lock(proxies->mutex);
+      proxies->by_peer[worker.peer] = proxy;
+    }
     // Behind the proxy's own message to the gateway, so that no answer comes before it.
     caf::anon_send(gateway, actors::SendToPeer{worker.peer, routes, 0});
     return proxy;
@@ -65,7 +78,7 @@ actors::SpawnWorker Cluster::stand_in(const Worker& worker, const wire::Routes& 
 Status Cluster::check_adoption(const Course& course) const {
   const bool first = course.in_place.stage == Stage::kNone;
   if (!course.adopts) return no_adoption("not with this job");
-  if (first && course.ready_ms == 0 && !course.taken_over)
+  if (first && course.ready_ms == 0 && (!course.taken_over || course.all_fresh))
     return no_adoption("the attempt has not begun");
   if (course.pause || !storm_status_.ok()) return no_adoption("the attempt ends");
   for (const Fault& fault : faults_) {
@@ -73,6 +86,12 @@ Status Cluster::check_adoption(const Course& course) const {
     const bool of_worker = action == Action::kReplaceWorker || action == Action::kResetDevice ||
                            action == Action::kQuarantineDevice;
     if (is_broken_link(fault)) continue;
+    if (is_respawn(fault) && fault.index >= 0) {
+      // What fails before the first step fails again.
+      const bool first_step = course.check->last_step() == course.work->first_step - 1;
+      if (first_step || course.respawns > kMostRespawns) return fault.status;
+      continue;
+    }
     // Survivors hold what came of the wrong bits.
     if (fault.kind == supervision::FaultKind::kWrongBits) return fault.status;
     if (fault.index < 0 || !of_worker) return fault.status;
@@ -84,6 +103,45 @@ Status Cluster::check_adoption(const Course& course) const {
 bool Cluster::is_broken_link(const Fault& fault) {
   return fault.kind == supervision::FaultKind::kPartition &&
          supervision::decide(fault.kind, fault.status.scope()) == Action::kRetry;
+}
+
+/// The process is well, and takes its ranks over itself.
+bool Cluster::is_respawn(const Fault& fault) {
+  const Action action = supervision::decide(fault.kind, fault.status.scope());
+  return fault.kind == supervision::FaultKind::kActorFailure &&
+         (action == Action::kRespawnActor || action == Action::kRetry);
+}
+
+/// An actor has failed in a process that lives.
+void Cluster::note_failure(Course& course, int32_t rank, const Status& why) {
+  const int32_t index = course.hosts[static_cast<size_t>(rank)];
+  const auto it = workers_.find(index);
+  const Course::InPlace& p = course.in_place;
+  // It is lost, begins again already, or has told of another of its actors.
+  const bool begins =
+      p.waiting.contains(index) || (p.respawns.contains(index) && course.ready_ms == 0);
+  const bool told = std::any_of(
+      faults_.begin() + static_cast<std::ptrdiff_t>(std::min(p.num_faults, faults_.size())),
+      faults_.end(), [index](const Fault& f) { return f.index == index && is_respawn(f); });
+  if (it == workers_.end() || begins || told) return;
+  const int64_t step = course.check->last_step();
+  course.respawns = step == course.respawn_step ? course.respawns + 1 : 1;
+  course.respawn_step = step;
+  if (storm_.on_fault(it->second.place, now_ms() * 1000) ==
+      supervision::StormBreaker::Verdict::kStopJob) {
+    storm_status_ =
+        make_status(Code::kOverloaded,
+                    fmt::format("{} faults within a minute", storm_.num_recent()), Scope::kJob);
+  }
+  Fault fault;
+  fault.kind = supervision::FaultKind::kActorFailure;
+  fault.status = why;
+  fault.index = index;
+  fault.culprit = it->second.who.name() + ": " + why.message();
+  fault.detected_ms = now_ms();
+  fault.detected_unix =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  faults_.push_back(std::move(fault));
 }
 
 /// Somebody waits for a recovery, and no process is lost.
@@ -109,7 +167,8 @@ Status Cluster::note_broken_link(Course& course) {
 
 bool Cluster::is_hosted(const Course& course, int32_t rank) const {
   const int32_t index = course.hosts[static_cast<size_t>(rank)];
-  return workers_.contains(index) && !course.in_place.waiting.contains(index);
+  const Course::InPlace& p = course.in_place;
+  return workers_.contains(index) && !p.waiting.contains(index) && !p.respawns.contains(index);
 }
 
 /// Nothing commits from here on until the ranks that were lost vote again.
@@ -121,6 +180,9 @@ Status Cluster::begin_fence(Course& course, const actors::CoordinatorActor& coor
   p.num_faults = faults_.size();
   p.stage = Stage::kFence;
   p.since_ms = now_ms();
+  for (const Fault& fault : faults_) {
+    if (is_respawn(fault) && workers_.contains(fault.index)) p.respawns.insert(fault.index);
+  }
   actors::Fence fence;
   fence.generation = course.generation;
   bool survives = false;
@@ -141,17 +203,37 @@ Status Cluster::begin_fence(Course& course, const actors::CoordinatorActor& coor
   return {};
 }
 
+/// Where the state after `committed` comes from, for those that take over.
+Status Cluster::find_state(Course& course, int64_t committed) {
+  Course::InPlace& p = course.in_place;
+  p.copies = false;
+  if (const auto point = course.check->reaching(committed)) {
+    p.point = *point;
+    return {};
+  }
+  if (!setup_.replicas) {
+    return no_adoption(fmt::format("step {} cannot be restored", committed));
+  }
+  bool lost = false;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(course.hosts.size()); ++rank) {
+    lost = lost || !is_hosted(course, rank);
+  }
+  p.point = {committed, copy_.path, committed};
+  // One that a recovery before this one has made is as good: nothing has been committed since.
+  if (!lost || (!copy_.path.empty() && copy_.step() == committed)) return {};
+  p.copies = true;
+  return begin_copy(course, committed, {});
+}
+
 /// The fence stands: where those begin that take over.
 Status Cluster::on_fenced(Course& course) {
   Recovery& recovery = *course.recovery;
   const int64_t committed = course.fenced_committed;
   if (committed < 0) return no_adoption("the run is finishing");
   session_->set_generation(course.generation);
-  const auto point = course.check->reaching(committed);
-  if (!point) return no_adoption(fmt::format("step {} cannot be restored", committed));
+  SGA_TRY(find_state(course, committed));
   recovery.fenced_ms = static_cast<double>(now_ms() - course.recovery_ms);
   recovery.from_step = committed;
-  course.in_place.point = *point;
   course.check->begin_attempt(course.check->last_step(), committed);
   return {};
 }
@@ -188,10 +270,42 @@ void Cluster::load_adopter(Course& course, int32_t index, Worker& worker) {
   wire::LoadPlan message = course.message;
   begin_at(course.in_place.point, message);
   message.ranks = worker.ranks;
-  message.worker = index;
+  message.worker = worker.life;
   ++worker.num_asked;
   loading_.insert(index);
   session_->ask(worker.peer, std::move(message), kLoadMs);
+}
+
+/// Ranks whose actors have failed stay where they are. Peers know the process by another name from
+/// here on: what is on its way under the old one is nobody's.
+void Cluster::load_respawns(Course& course) {
+  for (const int32_t index : course.in_place.respawns) {
+    const auto it = workers_.find(index);
+    if (it == workers_.end() || course.in_place.waiting.contains(index)) continue;
+    it->second.life = take_index();
+    course.in_place.waiting.insert(index);
+    course.in_place.adopters.insert(index);
+    load_adopter(course, index, it->second);
+  }
+}
+
+/// What stood for the worker's actors that have failed ends as another takes its place.
+actors::SpawnWorker Cluster::in_place_of(const Worker& worker, actors::SpawnWorker spawn) const {
+  return [peer = worker.peer, proxies = proxies_, spawn = std::move(spawn)](
+             caf::local_actor* parent, const actors::CoordinatorActor& coordinator) {
+    actors::WorkerActor before;
+    {
+      const std::lock_guard lock(proxies->mutex);
+      if (const auto it = proxies->by_peer.find(peer); it != proxies->by_peer.end()) {
+        before = it->second;
+      }
+    }
+    if (before) {
+      parent->send_exit(
+          before, actors::to_caf(make_status(Code::kCancelled, "begins again", Scope::kRank)));
+    }
+    return spawn(parent, coordinator);
+  };
 }
 
 /// Spares read plan and data before they are needed: once each, and not while others recover.
@@ -214,7 +328,7 @@ void Cluster::join_adopters(Course& course, const actors::CoordinatorActor& coor
   for (const auto& [index, worker] : workers_) {
     if (worker.ranks.empty()) continue;
     if (course.in_place.waiting.contains(index)) {
-      caf::anon_send(coordinator, actors::Adopt{stand_in(worker, routes)});
+      caf::anon_send(coordinator, actors::Adopt{in_place_of(worker, stand_in(worker, routes))});
     } else {
       session_->send(worker.peer, routes);
     }
@@ -244,9 +358,16 @@ Status Cluster::recover_in_place(Course& course, const actors::CoordinatorActor&
   }
   if (p.stage == Stage::kFence && course.fenced_generation == course.generation) {
     SGA_TRY(on_fenced(course));
+    enter(p.copies ? Stage::kCopy : Stage::kAdopters);
+  }
+  if (p.stage == Stage::kCopy && copy_.settled()) {
+    const Status copied = finish_copy(course);
+    if (!copied.ok()) return no_adoption(copied.message());
+    p.point.path = copy_.path;
     enter(Stage::kAdopters);
   }
   if (p.stage == Stage::kAdopters) {
+    load_respawns(course);
     if (find_adopters(course)) {
       enter(Stage::kLoad);
       strike_at(course, "restore");
@@ -268,6 +389,9 @@ Status Cluster::recover_in_place(Course& course, const actors::CoordinatorActor&
   }
   const bool timed = p.stage == Stage::kFence || p.stage == Stage::kJoin;
   if (timed && now - p.since_ms > kStageMs) return no_adoption("it takes too long");
+  if (p.stage == Stage::kCopy && now - p.since_ms > kCopyMs) {
+    return no_adoption("the state of survivors is not copied in time");
+  }
   return {};
 }
 

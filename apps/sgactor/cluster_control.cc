@@ -98,7 +98,7 @@ void Cluster::inject(const InjectedFault& fault) {
     if (other == workers_.end() || other == it) {
       return log::warn("no link leads from worker {} to rank {}", fault.worker, fault.to_rank);
     }
-    order.peer = data_peer(other->first);
+    order.peer = data_peer(other->second.life);
   }
   session_->send(of_node ? it->second.who.hello.node : it->second.peer,
                  to_wire(kInjectFault, order));
@@ -182,6 +182,7 @@ void Cluster::on_opaque(wire::PeerId from, const wire::Opaque& message) {
   if (message.kind == kRankViews) return on_views(from, message.payload);
   if (message.kind == kProfiled) return on_profiled(from, message.payload);
   if (message.kind == kStanding) return on_standing(from, message.payload);
+  if (message.kind == kStateCopied) return on_state_copied(message.payload);
   if (message.kind != kDeviceFault) return;
   const auto told = parse_injected(message.payload);
   if (told.ok()) on_device_fault({told->worker, static_cast<int32_t>(told->value)});

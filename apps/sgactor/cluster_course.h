@@ -20,9 +20,10 @@
 
 namespace sgactor::apps {
 
-/// How far a recovery in place is: the coordinator forgets votes of the dead; workers are found
-/// that take over; they load; everybody reaches everybody.
-enum class AdoptionStage : uint8_t { kNone = 0, kFence, kAdopters, kLoad, kJoin };
+/// How far a recovery in place is: the coordinator forgets votes of the dead; survivors write the
+/// state that the dead had as well (where there is no mirror); workers are found that take over;
+/// they load; everybody reaches everybody.
+enum class AdoptionStage : uint8_t { kNone = 0, kFence, kCopy, kAdopters, kLoad, kJoin };
 
 /// A worker that is sent `message` begins behind the point.
 inline void begin_at(const ReplayCheck::Point& point, actors::wire::LoadPlan& message) {
@@ -65,15 +66,24 @@ struct Cluster::Course {
     size_t num_faults = 0;       // of faults_, that it answers
     std::set<int32_t> waiting;   // adopters that have no routes yet, by index
     ReplayCheck::Point point;    // what they load
+    bool copies = false;         // which is on its way
+    std::set<int32_t> respawns;  // workers whose actors have failed, by index
     std::set<int32_t> adopters;  // of the recovery under way, by index
   };
   InPlace in_place;
   bool adopts = false;  // survivors may keep what they have
 
+  // --- state from replicas: cluster_replicas.cc ---
+  int64_t committed = 0;                   // when the attempt before ended
+  std::optional<actors::StepReport> owed;  // of that step, if it was not reported
+  bool owed_whole = false;
+
   // --- taken over: cluster_takeover.cc ---
   bool taking_over = false;                     // the first attempt
   std::optional<actors::TakenOver> taken_over;  // by the attempt under way
   std::vector<int64_t> incarnations;            // of its ranks
+  std::vector<int64_t> loss_bits;               // of the step committed last, as the journal has it
+  bool all_fresh = false;                       // nobody has kept anything
   int64_t begun = 0;                            // newest step that a survivor has begun
   // What the coordinator has said, with the generation that it is about.
   std::atomic<int64_t> fenced_generation{0};
@@ -89,23 +99,35 @@ struct Cluster::Course {
     const std::lock_guard lock(mutex);
     return why_suspended;
   }
-  /// A rank whose bits were wrong, as the coordinator has found.
-  struct WrongBits {
+  /// A rank that something is wrong with, as the coordinator has found or heard.
+  struct RankFault {
     int32_t rank = -1;
     Status why;
   };
   void note_wrong_bits(int32_t rank, const Status& why) {
     const std::lock_guard lock(mutex);
-    wrong_bits = WrongBits{rank, why};
+    wrong_bits = RankFault{rank, why};
   }
-  [[nodiscard]] std::optional<WrongBits> take_wrong_bits() {
+  [[nodiscard]] std::optional<RankFault> take_wrong_bits() {
     const std::lock_guard lock(mutex);
     return std::exchange(wrong_bits, std::nullopt);
   }
   std::mutex mutex;
   std::string why_suspended;            // under the lock
-  std::optional<WrongBits> wrong_bits;  // under the lock
-  int64_t link_faults = 0;              // that have been repaired in place behind step:
+  std::optional<RankFault> wrong_bits;  // under the lock
+  /// Ranks whose actors have failed.
+  void note_failed(int32_t rank, const Status& why) {
+    const std::lock_guard lock(mutex);
+    failed.push_back({rank, why});
+  }
+  [[nodiscard]] std::vector<RankFault> take_failed() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(failed, {});
+  }
+  std::vector<RankFault> failed;  // under the lock
+  int64_t respawns = 0;           // behind step:
+  int64_t respawn_step = -1;
+  int64_t link_faults = 0;  // that have been repaired in place behind step:
   int64_t link_fault_step = -1;
 
   [[nodiscard]] int64_t last_step() const { return work->spec.last_step; }

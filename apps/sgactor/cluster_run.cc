@@ -80,7 +80,9 @@ Status Cluster::start_course(const Work& work, Course& course) {
   course.adopts = !course.mirror_root.empty() && !work.spec.behaviours;
   course.check = std::make_unique<ReplayCheck>(work.observer, course.from, course.mirror_root,
                                                work.spec.validation_interval, work.plan);
+  course.committed = work.first_step - 1;
   course.taking_over = setup_.left.has_value();
+  if (setup_.replicas) remove_left_copies(course.mirror_root);
   if (course.taking_over) {
     course.check->recall(work.recorded.steps, work.recorded.validated, left_points(course));
   }
@@ -165,6 +167,7 @@ Status Cluster::deal(Course& course) {
     }
   }
   course.hosts = std::move(hosts);
+  if (setup_.replicas) warn_of_parts(course);
   if (course.recovery) {
     course.recovery->ranks_moved = moved;
     course.recovery->workers = static_cast<int64_t>(chosen.size());
@@ -176,7 +179,7 @@ wire::Routes Cluster::routes() const {
   wire::Routes out;
   for (const auto& [index, worker] : workers_) {
     if (worker.ranks.empty()) continue;  // a spare: a later generation may route to it
-    out.routes.push_back({data_peer(index), worker.address, worker.ranks});
+    out.routes.push_back({data_peer(worker.life), worker.address, worker.ranks});
   }
   return out;
 }
@@ -191,7 +194,7 @@ Status Cluster::load(Course& course, const std::atomic<bool>& stop) {
   for (auto& [index, worker] : workers_) {
     if (worker.ranks.empty()) continue;
     course.message.ranks = worker.ranks;
-    course.message.worker = index;
+    course.message.worker = worker.life;
     ++worker.num_asked;
     loading_.insert(index);
     session_->ask(worker.peer, course.message, kLoadMs);
@@ -214,22 +217,49 @@ void Cluster::watch(Course& course, const std::atomic<bool>& stop) {
   if (setup_.recovers && take_request(*course.work)) write_state(course);
   if (caught_up && settled && should_deal_again()) course.pause = true;
   check_silence();
+  for (const Course::RankFault& f : course.take_failed()) note_failure(course, f.rank, f.why);
   if (const auto wrong = course.take_wrong_bits()) on_wrong_bits(course, wrong->rank, wrong->why);
   check_progress(course);
   settle_hang(course);
   note_progress(course);
   prepare_spares(course);
+  if (settled && course.ready_ms != 0 && copy_.settled()) drop_copy();
+}
+
+/// What is due behind the step committed last may not have been done, and there is no other state
+/// to do it with: the attempt goes on where the one before has ended.
+void Cluster::begin_fresh(Course& course, const std::vector<int64_t>& lives) {
+  actors::TakenOver at;
+  at.committed = course.from.redo_to;
+  at.mirrored = true;
+  // Of the step that the run began behind nothing is owed.
+  at.validated = at.committed < course.work->first_step || course.check->validated(at.committed);
+  course.taken_over = at;
+  course.all_fresh = true;
+  course.loss_bits.clear();
+  course.incarnations = lives;
+  course.check->begin_attempt(at.committed, at.committed);
 }
 
 /// Gives all ranks a worker that holds their state.
 Status Cluster::prepare(Course& course, const std::atomic<bool>& stop) {
   course.taken_over.reset();
+  course.all_fresh = false;
   if (std::exchange(course.taking_over, false)) {
     const Status taken = take_over(course, stop);
     if (taken.ok()) return {};
     log::info("the run goes on from a copy of its state: {}", taken.message());
     course.taken_over.reset();
-    course.from = course.check->newest(course.last_step());
+    if (setup_.replicas) {
+      if (course.check->last_step() < course.committed) {
+        course.owed = actors::owed_report(course.work->plan->ranks, setup_.left->standing);
+        course.owed_whole = false;
+      }
+      const Status restored = restore_from_replicas(course);
+      if (!restored.ok()) return beyond_replicas(course, restored);
+    } else {
+      course.from = course.check->newest(course.last_step());
+    }
     course.recovery->from_step = course.from.redo_to;
     course.in_place = {};
     faults_.clear();
@@ -240,6 +270,7 @@ Status Cluster::prepare(Course& course, const std::atomic<bool>& stop) {
   // What a coordinator after this one reads must not be older than what workers have heard.
   if (course.generation == 1 && course.from.redo_to == 0) return {};
   const std::vector<int64_t> lives(course.work->plan->ranks.size(), course.generation);
+  if (setup_.replicas && course.generation > 1) begin_fresh(course, lives);
   return journal_standing(course, {course.from.redo_to, course.generation, lives});
 }
 
@@ -261,12 +292,13 @@ Result<std::shared_ptr<actors::CoordinatorHost>> Cluster::make_host(Course& cour
   if (course.taken_over) {
     host->taken_over = course.taken_over;
     host->incarnations = course.incarnations;
+    host->loss_bits = course.loss_bits;
     host->trace_steps = 0;
   }
-  if (!course.mirror_root.empty()) {
+  if (!course.mirror_root.empty()) host->pause = &course.pause;
+  if (!course.mirror_root.empty() && !setup_.replicas) {
     host->policy.mirror_interval = setup_.mirror_interval;
     host->mirror = {course.mirror_root, kKeepMirrors, {}};
-    host->pause = &course.pause;
   }
   host->on_ready = [&course, session = session_.get()] {
     course.ready_ms = now_ms();
@@ -318,12 +350,19 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
     if (broken.ok() || told) continue;
     told = true;
     // Ends the attempt with this Status unless it has ended by itself.
-    caf::anon_send(coordinator, actors::FaultReport{0, broken});
+    caf::anon_send(coordinator, actors::FaultReport{-1, broken});
   }
   actors::RunOutcome outcome = future.get();
   host->workers.clear();
+  {
+    const std::lock_guard lock(proxies_->mutex);
+    proxies_->by_peer.clear();
+  }
   finish_hang(course);
   course.in_place = {};
+  course.committed = outcome.committed;
+  course.owed = outcome.owed;
+  course.owed_whole = outcome.owed_whole;
   note_progress(course);
   course.step_seconds += outcome.step_seconds;
   course.kernel_seconds += outcome.kernel_seconds;
@@ -505,7 +544,12 @@ Status Cluster::go_on(Course& course, const Status& failure) {
   std::promise<void> quiet;
   course.storage->submit([] { return Status(); }, [&quiet](const Status&) { quiet.set_value(); });
   quiet.get_future().wait();
-  course.from = course.check->newest(course.last_step());
+  if (setup_.replicas) {
+    const Status restored = restore_from_replicas(course);
+    if (!restored.ok()) return beyond_replicas(course, restored);
+  } else {
+    course.from = course.check->newest(course.last_step());
+  }
   recovery.from_step = course.from.redo_to;
   course.pause = false;
   faults_.clear();

@@ -101,15 +101,11 @@ Result<Terms> parse_terms(std::string_view text) {
 }
 
 actors::wire::Opaque to_wire(const Standing& s) {
-  const Json json = {{"worker", s.worker},
-                     {"node_pid", s.node_pid},
-                     {"alive", s.alive},
-                     {"ranks", s.ranks},
-                     {"incarnations", s.incarnations},
-                     {"runs", s.runs},
-                     {"loaded_step", s.loaded_step},
-                     {"begun", s.begun},
-                     {"address", to_hex(s.address)},
+  const Json json = {{"worker", s.worker},     {"life", s.life},
+                     {"node_pid", s.node_pid}, {"alive", s.alive},
+                     {"ranks", s.ranks},       {"incarnations", s.incarnations},
+                     {"runs", s.runs},         {"loaded_step", s.loaded_step},
+                     {"begun", s.begun},       {"address", to_hex(s.address)},
                      {"failed", s.failed}};
   return {kStanding, json.dump()};
 }
@@ -119,8 +115,8 @@ Result<Standing> parse_standing(std::string_view text) {
   Standing out;
   std::string address;
   const bool whole = json.is_object() && read(json, "worker", out.worker) &&
-                     read(json, "node_pid", out.node_pid) && read(json, "alive", out.alive) &&
-                     read(json, "ranks", out.ranks) &&
+                     read(json, "life", out.life) && read(json, "node_pid", out.node_pid) &&
+                     read(json, "alive", out.alive) && read(json, "ranks", out.ranks) &&
                      read(json, "incarnations", out.incarnations) && read(json, "runs", out.runs) &&
                      read(json, "loaded_step", out.loaded_step) && read(json, "begun", out.begun) &&
                      read(json, "address", address) && read(json, "failed", out.failed);

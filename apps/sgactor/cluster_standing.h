@@ -18,7 +18,8 @@ inline constexpr uint32_t kStanding =
     17;  ///< node, worker -> a coordinator that takes the run over
 
 /// The name of a worker's process on the data plane. Unlike the control plane's it outlives the
-/// coordinator; a worker's index is never used again in a run.
+/// coordinator. `worker` is the process's index, until its actors have failed: then it begins again
+/// under another number of that row. None is ever used again in a run.
 inline actors::wire::PeerId data_peer(int32_t worker) {
   return static_cast<actors::wire::PeerId>(worker) + 2;
 }
@@ -35,6 +36,7 @@ Result<Terms> parse_terms(std::string_view json);
 /// Where a worker stands that has lost its coordinator. Of a node only `alive` counts.
 struct Standing {
   int32_t worker = -1;         ///< index; -1: a node says it
+  int32_t life = -1;           ///< what names it on the data plane (data_peer)
   int64_t node_pid = 0;        ///< of the process that started it
   std::vector<int32_t> alive;  ///< indices of the node's workers
   std::vector<int32_t> ranks;  ///< none: a spare

@@ -85,6 +85,7 @@ void Cluster::on_returned(const actors::Peer& peer) {
   worker.peer = peer.id;
   worker.who = peer;
   worker.place = -1;
+  worker.life = hello.index;
   worker.heard_ms = now_ms();
 }
 
@@ -234,6 +235,7 @@ void Cluster::deal_returned(Course& course) {
         continue;
       worker.ranks = s.ranks;
       worker.address = s.address;
+      worker.life = s.life;
       for (const int32_t rank : s.ranks) {
         taken.insert(rank);
         course.hosts[static_cast<size_t>(rank)] = index;
@@ -266,9 +268,14 @@ void Cluster::expel_stale() {
 Status Cluster::load_missing(Course& course, int64_t committed, const std::atomic<bool>& stop) {
   const auto held = [&](int32_t index) { return workers_.contains(index); };
   if (std::all_of(course.hosts.begin(), course.hosts.end(), held)) return {};
-  const auto point = course.check->reaching(committed);
-  if (!point) return no_takeover(fmt::format("step {} cannot be restored", committed));
-  course.in_place.point = *point;
+  if (const auto point = course.check->reaching(committed)) {
+    course.in_place.point = *point;
+  } else if (!setup_.replicas) {
+    return no_takeover(fmt::format("step {} cannot be restored", committed));
+  } else {
+    SGA_TRY(copy_now(course, committed));
+    course.in_place.point = {committed, copy_.path, committed};
+  }
   const int64_t deadline = now_ms() + kFreshWorkerMs;
   const auto over = [&] { return stop.load() || !faults_.empty() || now_ms() > deadline; };
   while (!find_adopters(course)) {
@@ -317,6 +324,7 @@ Status Cluster::take_over(Course& course, const std::atomic<bool>& stop) {
     return no_takeover("no copy in memory is left");
   }
   if (committed < course.work->first_step - 1) return no_takeover("the journal is older");
+  course.committed = committed;
   deal_returned(course);
   expel_stale();
   SGA_TRY(load_missing(course, committed, stop));
@@ -335,7 +343,9 @@ Status Cluster::take_over(Course& course, const std::atomic<bool>& stop) {
   at.validated = course.check->validated(committed);
   course.taken_over = at;
   course.check->begin_attempt(reported, committed);
-  SGA_TRY(journal_standing(course, {committed, course.generation, course.incarnations}));
+  course.loss_bits = left.standing.loss_bits;
+  SGA_TRY(journal_standing(course,
+                           {committed, course.generation, course.incarnations, course.loss_bits}));
   write_state(course);
   log::info("goes on after step {} with {} of {} ranks where they were", committed,
             static_cast<int64_t>(course.hosts.size()) - recovery.ranks_moved, course.hosts.size());

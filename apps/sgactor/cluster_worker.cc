@@ -3,6 +3,7 @@
 
 #include "actors/runtime/remote_session.h"
 #include "actors/runtime/services.h"
+#include "actors/runtime/snapshot.h"
 #include "actors/runtime/standing_proxy.h"
 #include "actors/runtime/worker_assembly.h"
 #include "apps/sgactor/clock.h"
@@ -15,6 +16,7 @@
 #include "apps/sgactor/hang_views.h"
 #include "apps/sgactor/model_source.h"
 #include "apps/sgactor/profile_request.h"
+#include "apps/sgactor/replica_copy.h"
 #include "apps/sgactor/start.h"
 #include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_spec.h"
@@ -119,8 +121,10 @@ uint64_t key_of(const wire::LoadPlan& message) {
 /// Whoever waits for the members of older routes need not wait any longer.
 bool supersedes_routes(const actors::SessionEvent& event) {
   if (event.kind == Kind::kLeft) return true;
+  const auto* opaque = std::get_if<wire::Opaque>(&event.envelope.body);
   return event.kind == Kind::kMessage &&
-         (std::holds_alternative<wire::Routes>(event.envelope.body) ||
+         ((opaque != nullptr && opaque->kind == kCopyState) ||
+          std::holds_alternative<wire::Routes>(event.envelope.body) ||
           std::holds_alternative<wire::LoadPlan>(event.envelope.body) ||
           std::holds_alternative<wire::Shutdown>(event.envelope.body));
 }
@@ -143,6 +147,7 @@ class Work {
     out->ranks_ = message.ranks;
     out->run_directory_ = message.run_directory;
     out->first_step_ = message.first_step;
+    out->life_ = message.worker;
     const bool alone = message.ranks.size() == out->job_->plan.ranks.size();
     DataPlaneOptions plane;
     plane.bind = options.bind;
@@ -208,6 +213,7 @@ class Work {
     caf::anon_send(session.gateway(), actors::BindCoordinator{actor_->worker, proxy_});
   }
   void describe(Standing& out) const {
+    out.life = life_;
     out.runs = is_running();
     out.loaded_step = first_step_ - 1;
     out.begun = assembly_->host()->begun;
@@ -252,9 +258,45 @@ class Work {
     }
     return apps::inject(fault, assembly_->shared(), *files_, *link_faults_);
   }
+  /// Writes the state of a rank for those that have lost theirs, once it is there, and tells the
+  /// coordinator.
+  void copy_state(const ReplicaOrder& order, actors::RemoteSession& session) {
+    ReplicaAnswer answer;
+    answer.copy = order.copy;
+    answer.rank = order.rank;
+    const auto& setups = assembly_->ranks();
+    const auto setup = std::find_if(setups.begin(), setups.end(),
+                                    [&](const auto& r) { return r.rank == order.rank; });
+    if (setup == setups.end()) {
+      answer.failure = "is not hosted here";
+      return session.send(wire::kCoordinatorPeer, to_wire(answer));
+    }
+    const actors::RankHost& host =
+        assembly_->host()->ranks[static_cast<size_t>(setup - setups.begin())];
+    const bool there = host.state->step() == order.step;
+    if (const Status failed = voice_->failure(); !there && !failed.ok()) {
+      answer.failure = failed.message();
+      return session.send(wire::kCoordinatorPeer, to_wire(answer));
+    }
+    host.state->when(order.step, [order, answer, &session, context = setup->training.context,
+                                  data = services_->data.get()](const actors::StepDone& done) {
+      // That thread's own work is for steps, and none is begun meanwhile.
+      data->submit([order, answer, &session, context,
+                    done] { return write_state(order, answer, session, *context, done); },
+                   [](const Status&) {});
+    });
+    if (there) return;
+    // Voted for, and the commit was not heard; if it was, this changes nothing.
+    const std::lock_guard lock(actor_->mutex);
+    if (actor_->worker) {
+      caf::anon_send(actor_->worker, actors::Commit{order.step, assembly_->host()->generation});
+    }
+  }
   /// Ends an attempt, wherever it is. False if its actors do not end: the process is lost then.
   bool abandon(actors::RemoteSession& session) {
     const Status why = make_status(Code::kCancelled, "the attempt is over");
+    // How its end is felt is nobody's business.
+    hush();
     end_proxy();
     // Whoever waits for a peer would wait for ever.
     plane_->abort(why);
@@ -277,6 +319,17 @@ class Work {
   }
 
  private:
+  static Status write_state(const ReplicaOrder& order, ReplicaAnswer answer,
+                            actors::RemoteSession& session, const actors::ProgramContext& context,
+                            const actors::StepDone& done) {
+    const auto part = actors::write_replica(context, order.root, order.step,
+                                            fmt::format("replica-{}", order.rank));
+    if (part.ok()) answer.part = part->part;
+    if (!part.ok()) answer.failure = part.status().message();
+    if (done.tokens > 0) answer.done = done;
+    session.send(wire::kCoordinatorPeer, to_wire(answer));
+    return part.status();
+  }
   /// The worker's actor, which the proxy's thread spawns.
   struct Actor {
     std::mutex mutex;
@@ -297,6 +350,7 @@ class Work {
   std::unique_ptr<actors::WorkerAssembly> assembly_;
   std::vector<int32_t> ranks_;
   int64_t first_step_ = 1;
+  int32_t life_ = 0;
   std::shared_ptr<actors::Voice> voice_ = std::make_shared<actors::Voice>();
   std::shared_ptr<FaultyFiles> files_ = std::make_shared<FaultyFiles>();
   std::shared_ptr<transport::LinkFaults> link_faults_;  // null: no fault is injected
@@ -340,7 +394,7 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
           const CommandLine& line) {
   std::unique_ptr<Work> work;
   Terms terms;
-  const wire::PeerId self = data_peer(static_cast<int32_t>(options.index));
+  wire::PeerId self = data_peer(static_cast<int32_t>(options.index));
   std::unique_ptr<LoadedJob> ready;
   const auto executions = std::make_shared<actors::ExecutionLedger>();
   while (true) {
@@ -363,6 +417,7 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
         quit_now(options, internal_error("the actors of the attempt before did not end"));
       }
       work.reset();
+      self = data_peer(load->worker);
       auto made = Work::create(*load, options, line, self, executions, std::move(ready));
       if (made.ok()) {
         work = std::move(*made);
@@ -390,6 +445,15 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
     } else if (const auto* asked = std::get_if<wire::Opaque>(&body);
                asked && asked->kind == kAskViews) {
       session.send(event->peer.id, wire::Opaque{kRankViews, work ? work->views() : "[]"});
+    } else if (const auto* copy = std::get_if<wire::Opaque>(&body);
+               copy && copy->kind == kCopyState) {
+      const auto order = parse_replica_order(copy->payload);
+      if (order.ok() && work) {
+        work->copy_state(*order, session);
+      } else if (order.ok()) {
+        session.send(event->peer.id,
+                     to_wire(ReplicaAnswer{order->copy, order->rank, "nothing is loaded", "", {}}));
+      }
     } else if (const auto* opaque = std::get_if<wire::Opaque>(&body);
                opaque && opaque->kind == kInjectFault && work && takes_injections()) {
       const auto fault = parse_injected(opaque->payload);

@@ -98,8 +98,20 @@ Status check_supported(const JobSpec& job) {
   const auto lacks = [&](std::string_view key, const std::string& what) {
     return unsupported(job.at(key) + ": " + what);
   };
-  if (job.resilience.mode == "replicas")
-    return lacks("resilience.mode", "this build keeps no replicas; expected \"mirror\" or \"off\"");
+  if (job.resilience.mode == "replicas") {
+    const std::string expected = "; expected \"mirror\" or \"off\"";
+    if (job.logical_ranks() < 2) {
+      return lacks("resilience.mode",
+                   "there is one data-parallel rank, which has no replica" + expected);
+    }
+    if (job.parallelism.zero_stage > 0) {
+      return lacks(
+          "resilience.mode",
+          fmt::format("with parallelism.zero_stage {} each rank holds state that no other has",
+                      job.parallelism.zero_stage) +
+              expected);
+    }
+  }
   return {};
 }
 

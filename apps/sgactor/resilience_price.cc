@@ -1,5 +1,7 @@
 #include "apps/sgactor/resilience_price.h"
 
+#include "supervision/recovery/replicas.h"
+
 #include <set>
 #include <utility>
 
@@ -60,15 +62,12 @@ std::vector<ModePrice> price_modes(const graph::Plan& plan, int64_t mirror_inter
   off.survives = "nothing: the run ends, and begins again from the newest checkpoint on disk";
   ModePrice replicas;
   replicas.mode = "replicas";
-  replicas.possible = plan.mesh.dp > 1 && plan.zero_stage == 0;
-  if (!replicas.possible) {
-    replicas.why_not = plan.mesh.dp > 1 ? "parallelism.zero_stage shards the state"
-                                        : "parallelism.data_parallel_degree is 1";
-  }
-  // Written once a loss, read by the one that takes over.
+  replicas.why_not = supervision::no_replicas(plan);
+  replicas.possible = replicas.why_not.empty();
+  // Written once a loss, and gone when it has been read.
   replicas.memory_bytes = replicas.possible ? sums.state : 0;
   replicas.survives =
-      "losses that leave one data-parallel replica of each shard; not in this build yet";
+      "losses that leave one data-parallel replica of each shard; memory only during a recovery";
   ModePrice mirror;
   mirror.mode = "mirror";
   // Inputs are kept since the older of the two copies.

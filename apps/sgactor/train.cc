@@ -24,6 +24,7 @@
 #include "apps/sgactor/training_spec.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
+#include "supervision/recovery/replicas.h"
 #include "transport/storage/checkpoint.h"
 #include "transport/storage/run_files.h"
 
@@ -183,6 +184,13 @@ Status check_new(const RunDirectory& run) {
   return check_new_run(run.path);
 }
 
+Status check_replicas(const JobSpec& job, const graph::Plan& plan) {
+  if (job.resilience.mode != "replicas") return {};
+  const std::string why = supervision::no_replicas(plan);
+  if (why.empty()) return {};
+  return unsupported(job.at("resilience.mode") + ": no replicas: " + why);
+}
+
 bool has_processes(const TrainOptions& options) {
   const ClusterOptions& o = options.cluster;
   return o.workers > 0 || o.spares > 0 || !o.nodes.empty() || !o.hosts.empty() ||
@@ -225,9 +233,10 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainO
     if (!o.bind.empty() || o.port != 0) {
       return invalid_argument("--bind, --port: need --workers N, --nodes or --hosts");
     }
-    if (job.resilience.mode == "mirror") {
+    if (job.resilience.mode == "mirror" || job.resilience.mode == "replicas") {
       return unsupported(job.at("resilience.mode") +
-                         ": one process has no mirror; give --workers N, or \"off\"");
+                         ": one process has no mirror and no replica; give --workers N, or "
+                         "\"off\"");
     }
     return std::unique_ptr<Cluster>();
   }
@@ -248,6 +257,7 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainO
                                           p.pipeline_parallel_degree;
   setup.recovers = job.resilience.mode != "off";
   setup.mirror_interval = job.resilience.mirror_interval;
+  setup.replicas = job.resilience.mode == "replicas";
   setup.max_faults = job.resilience.max_faults;
   setup.orphan_ms = std::llround(job.resilience.orphan_timeout * 1000);
   setup.left = std::move(left);
@@ -303,6 +313,7 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
       open_plan_cache(options.cache, backend->info().device, backend->info().fingerprint);
   SGA_ASSIGN(TrainingSetup setup, set_up_training(job, storage_model(*backend), &cache));
   SGA_TRY(check_memory(setup.training.compiled.plan, *backend));
+  SGA_TRY(check_replicas(job, setup.training.compiled.plan));
   SGA_ASSIGN(std::optional<LeftRun> left,
              find_left(job, options, run, setup.training.compiled.plan.schema_hash));
   SGA_ASSIGN(const Start start, find_start(job, options, run, setup, left.has_value()));

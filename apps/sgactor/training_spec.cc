@@ -21,6 +21,7 @@ actors::TrainingSpec training_spec(const JobSpec& job, const RunDirectory& run, 
   spec.journal_file = run.journal();
   spec.validation_interval = validates ? job.training.validation_interval : 0;
   spec.verify_interval = job.resilience.verify_interval;
+  spec.replicas = job.resilience.mode == "replicas";
   spec.validation_batches = job.training.validation_batches;
   spec.trace_steps = job.log.trace_steps;
   if (!job.profile.record.empty()) spec.trace_steps = std::max(spec.trace_steps, kProfileSteps);

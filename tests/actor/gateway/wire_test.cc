@@ -55,7 +55,7 @@ std::vector<Body> all_bodies() {
           TakeSnapshot{16, "/dev/shm/m"},
           Finish{},
           RankReady{1, 2, 3},
-          Vote{1, 2, 3, 17, 0xFEDCBA9876543210ULL, 5, 7},
+          Vote{1, 2, 3, 17, 0xFEDCBA9876543210ULL, 5, 7, 2.5F, true},
           done,
           ValidationDone{1, 16, 3.25},
           SnapshotEnqueued{1, 16},

@@ -24,6 +24,10 @@ TEST_F(ChaosKinds, AnActorThatFailsCostsNoBit) {
   ASSERT_EQ(report["recoveries"].size(), 1U);
   EXPECT_EQ(report["recoveries"][0]["fault"], "actor failure");
   EXPECT_NE(report["recoveries"][0].dump().find("injected"), std::string::npos);
+  // Its process takes the rank over itself; nobody else begins again.
+  EXPECT_EQ(report["survivors_reexecuted"], 0);
+  EXPECT_EQ(report["recoveries"][0]["steps_again"], 0);
+  EXPECT_EQ(report["recoveries"][0]["ranks_moved"], 0);
 }
 
 TEST_F(ChaosKinds, AFullDiskIsSaidAndSurvived) {

@@ -58,6 +58,37 @@ TEST_F(WorkerLoss, AHungWorkerIsFoundAndReplaced) {
   expect_in_place(lines[0]);
 }
 
+TEST_F(WorkerLoss, AnActorThatFailsBeginsAgainInItsProcess) {
+  // Time for two.
+  const std::vector<std::string> more = {"--training.steps=300", "--checkpoint.interval=0"};
+  const ProgramResult quiet = run(train("quiet", more));
+  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+  const Injections on;
+  const int pid =
+      start(train("run", {"--workers", "2", "--training.steps=300", "--checkpoint.interval=0"}));
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  const std::vector<int> before = active("run");
+  const nlohmann::json workers = state("run").at("workers");
+  for (size_t generation = 2; generation <= 3; ++generation) {
+    request("run",
+            nlohmann::json{{"inject", "kill_actor"}, {"worker", workers[1]["index"]}, {"value", 0}}
+                .dump());
+    ASSERT_TRUE(wait_for([&] { return recoveries("run").size() == generation - 1; }))
+        << read(".err");
+    EXPECT_EQ(active("run"), before) << "the same processes";
+  }
+  expect_whole(pid, "run", loss_bits("quiet"));
+  const auto lines = recoveries("run");
+  ASSERT_EQ(lines.size(), 2U);
+  for (const nlohmann::json& line : lines) {
+    EXPECT_EQ(line["fault"], "actor failure");
+    EXPECT_EQ(line["steps_again"], 0);
+    EXPECT_EQ(line["survivors_reexecuted"], 0);
+    EXPECT_EQ(line["ranks_moved"], 0);
+    EXPECT_EQ(line["workers"], 2);
+  }
+}
+
 TEST_F(WorkerLoss, TwoAtOnce) {
   const std::vector<std::string> bits = undisturbed();
   const int pid = start(train("run", {"--workers", "2", "--spares", "1"}));

@@ -18,7 +18,7 @@ TEST(Journal, KeepsCommitsAndAppendsToWhatIsThere) {
   const std::string path = testing::TempDir() + "/sga_journal_test";
   std::filesystem::remove(path);
   const CommitRecord one{1, 1, {1, 1}};
-  const CommitRecord two{2, 3, {1, 4}};
+  const CommitRecord two{2, 3, {1, 4}, {0x40B1C2D3, -1}};
   {
     auto journal = open_journal(path);
     ASSERT_TRUE(journal.ok()) << journal.status().to_string();
@@ -49,6 +49,14 @@ TEST(Journal, ALineCutShortIsLeftOutAnAlteredOneIsRefused) {
     ASSERT_FALSE(records.ok()) << i;
     EXPECT_EQ(records.status().code(), Code::kCorruption);
   }
+}
+
+TEST(Journal, LossesAreOfAllRanksOrNone) {
+  EXPECT_EQ(format_commit({3, 1, {1, 2}, {0, -1}})
+                .rfind("commit step=3 generation=1 incarnations=1,2 losses=00000000,- #", 0),
+            0U);
+  EXPECT_EQ(format_commit({3, 1, {1, 2}}).find("losses"), std::string::npos);
+  EXPECT_FALSE(parse_journal(format_commit({3, 1, {1, 2}, {7}})).ok());
 }
 
 TEST(Journal, SaysWhyItCannotBeOpened) {

@@ -13,6 +13,7 @@ namespace {
 TEST(ClusterStanding, ComesBackAsItWasSaid) {
   Standing standing;
   standing.worker = 3;
+  standing.life = 9;
   standing.node_pid = 4711;
   standing.ranks = {1, 5};
   standing.incarnations = {1, 4};
@@ -23,6 +24,7 @@ TEST(ClusterStanding, ComesBackAsItWasSaid) {
   const auto back = parse_standing(to_wire(standing).payload);
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->worker, 3);
+  EXPECT_EQ(back->life, 9);
   EXPECT_EQ(back->node_pid, 4711);
   EXPECT_EQ(back->ranks, standing.ranks);
   EXPECT_EQ(back->incarnations, standing.incarnations);

@@ -285,6 +285,7 @@ TEST(JobSpec, ResolvedFileReadsBackTheSame) {
 }
 
 TEST(JobSpec, UnsupportedIsRefusedOnlyWhenAsked) {
+  // Of one data-parallel rank nobody has a replica.
   for (const JobOverride& o : std::vector<JobOverride>{{"resilience.mode", "replicas"}}) {
     const auto job = parse_job(kMinimal, "job.toml", {o});
     ASSERT_TRUE(job.ok()) << job.status().to_string();
