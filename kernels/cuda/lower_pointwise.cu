@@ -269,7 +269,8 @@ const Op* product_beside(const Lowering& low, const Op& gradient) {
   for (ValueId v = 0; v < body.values().size(); ++v) {
     const graph::OpId producer = body.value(v).producer;
     if (producer != graph::kNoOp && producer >= at) continue;
-    if (is_gone(body, v, product)) continue;
+    const bool later = producer != graph::kNoOp && producer >= product;
+    if (!later && is_gone(body, v, product)) continue;
     for (ValueId result : gradient.results) {
       if (overlap(low, v, result) && !written_over(low, gradient, product, v, result))
         return nullptr;
