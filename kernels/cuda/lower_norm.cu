@@ -259,7 +259,8 @@ __global__ void __launch_bounds__(1024)
 }
 
 /// The same for rows of 32 * N * kParts elements: a warp a row, whose reads are all under way at
-/// once; no barrier but at the end, where the block's warps add their parts of dw in order.
+/// once; no barrier but at the end, where the block's warps add their parts of dw in order. The
+/// registers hold no weights: they come from the cache each time.
 template <int N, int kParts, bool kAdds, class T, class S>
 __global__ void __launch_bounds__(32 * kWarpRows, 1)
     warp_norm_grad_kernel(int64_t rows, int64_t per_block, const T* dy_ND, const T* ds_ND,
@@ -271,9 +272,6 @@ __global__ void __launch_bounds__(32 * kWarpRows, 1)
   __shared__ C sums_D[D];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32 * N;
-  Vec<T, N> w[kParts];
-#pragma unroll
-  for (int p = 0; p < kParts; ++p) w[p] = load<N>(w_D + lane + p * kStride);
   C dw[kParts][N] = {};
   const int64_t first = blockIdx.x * per_block;
   const int64_t last = first + per_block < rows ? first + per_block : rows;
@@ -286,23 +284,29 @@ __global__ void __launch_bounds__(32 * kWarpRows, 1)
     for (int p = 0; p < kParts; ++p) {
       dy[p] = load<N>(dy_ND + at + p * kStride);
       x[p] = load<N>(x_ND + at + p * kStride);
-      if constexpr (kAdds) ds[p] = load<N>(ds_ND + at + p * kStride);
     }
     const C rstd = rstd_N[n];
     C dot = 0;
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
+      const Vec<T, N> w = load<N>(w_D + lane + p * kStride);
 #pragma unroll
-      for (int j = 0; j < N; ++j) dot += widen(dy[p].v[j]) * widen(w[p].v[j]) * widen(x[p].v[j]);
+      for (int j = 0; j < N; ++j) dot += widen(dy[p].v[j]) * widen(w.v[j]) * widen(x[p].v[j]);
+    }
+    // Behind the products with w, so that registers hold the one or the other.
+    if constexpr (kAdds) {
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) ds[p] = load<N>(ds_ND + at + p * kStride);
     }
     const C slope = rstd * rstd * (warp_sum(dot) / static_cast<C>(D));
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
+      const Vec<T, N> w = load<N>(w_D + lane + p * kStride);
       Vec<T, N> dx;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const C g = widen(dy[p].v[j]);
-        const C grad = rstd * (g * widen(w[p].v[j]) - widen(x[p].v[j]) * slope);
+        const C grad = rstd * (g * widen(w.v[j]) - widen(x[p].v[j]) * slope);
         if constexpr (kAdds) {
           dx.v[j] = narrow<T>(grad + widen(ds[p].v[j]));
         } else {
