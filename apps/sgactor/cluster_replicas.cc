@@ -25,6 +25,7 @@ namespace {
 
 constexpr int64_t kStepMs = 20;
 constexpr int64_t kCopyMs = 60'000;
+constexpr int64_t kExplainMs = 200;
 constexpr std::string_view kPrefix = "replica-";
 
 int64_t unix_ms() {
@@ -143,7 +144,18 @@ Status Cluster::restore_from_replicas(Course& course) {
     course.from = *point;
     return {};
   }
-  if (copy_.path.empty() || copy_.step() != step) SGA_TRY(copy_now(course, step));
+  if (copy_.path.empty() || copy_.step() != step) {
+    const Status copied = copy_now(course, step);
+    // How processes have ended is said a moment after their links broke.
+    const int64_t deadline = now_ms() + kExplainMs;
+    const auto unsaid = [this](const Fault& f) {
+      return f.index >= 0 && !workers_.contains(f.index) && !endings_.contains(f.index);
+    };
+    while (!copied.ok() && std::any_of(faults_.begin(), faults_.end(), unsaid) &&
+           now_ms() < deadline && this->step(kStepMs).ok()) {
+    }
+    SGA_TRY(copied);
+  }
   course.from = {step, copy_.path, step};
   if (!course.owed) return {};
   if (!course.owed_whole) {
@@ -168,9 +180,16 @@ Status Cluster::beyond_replicas(const Course& course, const Status& why) const {
       if (copy.status.ok()) newest = copy.path;
     }
   }
-  const std::string culprit = faults_.empty() ? lost_ : faults_.back().culprit;
+  std::string culprits;
+  std::set<int32_t> named;
+  for (const Fault& fault : faults_) {
+    if (fault.index >= 0 && !named.insert(fault.index).second) continue;
+    const auto ending = endings_.find(fault.index);
+    culprits += (ending == endings_.end() ? fault.culprit : ending->second) + "; ";
+  }
+  if (culprits.empty() && !lost_.empty()) culprits = lost_ + "; ";
   return Status(why.code(), Scope::kJob,
-                fmt::format("{}{}{}; {}", culprit, culprit.empty() ? "" : "; ", why.message(),
+                fmt::format("{}{}; {}", culprits, why.message(),
                             newest.empty() ? "there is no checkpoint to resume from"
                                            : "train --resume goes on from " + newest),
                 why.origin());

@@ -45,7 +45,7 @@ TEST_F(ChaosKinds, ATornWriteIsNeverTakenForACheckpoint) {
 
 TEST_F(ChaosKinds, AnXidIsAnsweredAsTheTableSays) {
   const nlohmann::json reset = report_of("xid-reset");
-  ASSERT_EQ(reset["recoveries"].size(), 1U);
+  ASSERT_EQ(reset["recoveries"].size(), 1U) << reset.dump() << log_;
   EXPECT_EQ(reset["recoveries"][0]["fault"], "device fault");
   EXPECT_NE(reset["recoveries"][0]["culprit"].get<std::string>().find(
                 "XID 95 (UNCONTAINED_ERROR): reset device"),
