@@ -78,6 +78,10 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
   options.recompute.mode =
       graph::parse_recompute_mode(job.training.recompute).value_or(graph::RecomputeMode::kNone);
   options.recompute.memory_budget_bytes = parse_byte_size(job.training.memory_budget).value_or(0);
+  // A device that keeps logits in the plan has no more than this beside it.
+  constexpr int64_t kScratchBytes = int64_t{128} << 20;
+  if (options.head_room_bytes > 0 && options.recompute.memory_budget_bytes > kScratchBytes)
+    options.recompute.memory_budget_bytes -= kScratchBytes;
   options.disabled_passes = job.compile.disable_passes;
   options.choose_buckets = job.compile.bucket_size == "auto";
   options.schedule.bucket_bytes = parse_byte_size(job.compile.bucket_size).value_or(0);
