@@ -49,10 +49,61 @@ ViewedProduct product_behind(const GraphView& view, ValueId v, OpId sum) {
   return {};
 }
 
+int64_t summed_length(const Graph& graph, OpId matmul) {
+  const Op& op = graph.op(matmul);
+  return graph.type(op.operands[0]).shape.dim(op.attrs.flag("trans_a") ? -2 : -1);
+}
+
 Attrs shape_attr(const Shape& shape) {
   Attrs attrs;
   attrs.set("shape", shape.dims());
   return attrs;
+}
+
+int32_t add_in_products(const GraphView& view, Rewriter& rewriter, bool forward) {
+  const Graph& graph = view.graph();
+  int32_t count = 0;
+  for (OpId o = 0; o < graph.ops().size(); ++o) {
+    const Op& op = graph.op(o);
+    const TensorType& type = graph.type(op.results[0]);
+    if ((op.phase == Phase::kForward) != forward) continue;
+    if (op.kind != OpKind::kAdd || !equal_operand_types(graph, o) || !is_float(type.dtype))
+      continue;
+    ViewedProduct product = product_behind(view, op.operands[1], o);
+    size_t other_operand = 0;
+    if (const ViewedProduct first = product_behind(view, op.operands[0], o);
+        first.matmul != kNoOp && (product.matmul == kNoOp || first.matmul > product.matmul)) {
+      product = first;
+      other_operand = 1;
+    }
+    if (product.matmul == kNoOp) continue;
+    const OpId matmul = product.matmul;
+    const TensorType& made = graph.type(view.result(matmul));
+    if (made.shape.rank() != 2 || summed_length(graph, matmul) < made.shape.dim(1)) continue;
+    std::vector<OpId> ops = product.ops;
+    ops.push_back(o);
+    if (!rewriter.absorb(ops)) continue;
+    const bool viewed = made.shape != type.shape;
+    Ref addend = Ref::old(op.operands[other_operand]);
+    if (viewed) {
+      addend = Ref::made(
+          rewriter.add({OpKind::kReshape, {addend}, shape_attr(made.shape), {kNoValue}, matmul}),
+          0);
+    }
+    const ValueId sum = view.result(o);
+    const int32_t fused = rewriter.add(
+        {OpKind::kMatmul,
+         {Ref::old(view.operand(matmul, 0)), Ref::old(view.operand(matmul, 1)), addend},
+         graph.op(matmul).attrs,
+         {viewed ? kNoValue : sum},
+         matmul});
+    if (viewed) {
+      rewriter.add(
+          {OpKind::kReshape, {Ref::made(fused, 0)}, shape_attr(type.shape), {sum}, matmul});
+    }
+    ++count;
+  }
+  return count;
 }
 
 }  // namespace
@@ -114,48 +165,11 @@ int32_t match_matmul_sum(const GraphView& view, Rewriter& rewriter) {
 }
 
 int32_t match_matmul_add(const GraphView& view, Rewriter& rewriter) {
-  const Graph& graph = view.graph();
-  int32_t count = 0;
-  for (OpId o = 0; o < graph.ops().size(); ++o) {
-    const Op& op = graph.op(o);
-    const TensorType& type = graph.type(op.results[0]);
-    if (op.kind != OpKind::kAdd || !equal_operand_types(graph, o) || !is_float(type.dtype))
-      continue;
-    ViewedProduct product = product_behind(view, op.operands[1], o);
-    size_t other_operand = 0;
-    if (const ViewedProduct first = product_behind(view, op.operands[0], o);
-        first.matmul != kNoOp && (product.matmul == kNoOp || first.matmul > product.matmul)) {
-      product = first;
-      other_operand = 1;
-    }
-    if (product.matmul == kNoOp) continue;
-    const OpId matmul = product.matmul;
-    const TensorType& made = graph.type(view.result(matmul));
-    if (made.shape.rank() != 2) continue;
-    std::vector<OpId> ops = product.ops;
-    ops.push_back(o);
-    if (!rewriter.absorb(ops)) continue;
-    const bool viewed = made.shape != type.shape;
-    Ref addend = Ref::old(op.operands[other_operand]);
-    if (viewed) {
-      addend = Ref::made(
-          rewriter.add({OpKind::kReshape, {addend}, shape_attr(made.shape), {kNoValue}, matmul}),
-          0);
-    }
-    const ValueId sum = view.result(o);
-    const int32_t fused = rewriter.add(
-        {OpKind::kMatmul,
-         {Ref::old(view.operand(matmul, 0)), Ref::old(view.operand(matmul, 1)), addend},
-         graph.op(matmul).attrs,
-         {viewed ? kNoValue : sum},
-         matmul});
-    if (viewed) {
-      rewriter.add(
-          {OpKind::kReshape, {Ref::made(fused, 0)}, shape_attr(type.shape), {sum}, matmul});
-    }
-    ++count;
-  }
-  return count;
+  return add_in_products(view, rewriter, true);
+}
+
+int32_t match_matmul_add_gradient(const GraphView& view, Rewriter& rewriter) {
+  return add_in_products(view, rewriter, false);
 }
 
 int32_t match_swiglu(const GraphView& view, Rewriter& rewriter) {

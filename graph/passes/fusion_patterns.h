@@ -15,9 +15,13 @@ int32_t match_matmul_accumulate(const GraphView& view, Rewriter& rewriter);
 int32_t match_matmul_sum(const GraphView& view, Rewriter& rewriter);
 
 /// x + a @ b -> matmul(a, b, x), views between the product and the sum moved behind it; of two
-/// products the later one adds. Operands of rank 2 behind the views. The product and the sum are
-/// rounded once, not twice.
+/// products the later one adds. Operands of rank 2 behind the views, the summed dim at least as
+/// long as the result's rows: a shorter product is bound by memory, where a kernel that also reads
+/// x takes longer than a pass of its own. The product and the sum are rounded once, not twice. Of
+/// the forward pass: residuals.
 int32_t match_matmul_add(const GraphView& view, Rewriter& rewriter);
+/// The same of other phases: gradients of one value.
+int32_t match_matmul_add_gradient(const GraphView& view, Rewriter& rewriter);
 
 /// softmax(mask(scale * q k^T)) v with grouped heads, and its gradient where the graph has one.
 int32_t match_flash_attention(const GraphView& view, Rewriter& rewriter);
