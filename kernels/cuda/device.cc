@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/draw_normal.h"
+#include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_table.h"
 #include "kernels/cuda/profile.h"
 
@@ -89,7 +90,8 @@ bool probe_devices(std::string* why) {
 CudaDevice::CudaDevice() = default;
 
 CudaDevice::~CudaDevice() {
-  if (loader_.joinable()) loader_.join();
+  if (attention_loader_.joinable()) attention_loader_.join();
+  if (product_loader_.joinable()) product_loader_.join();
   cudaSetDevice(index_);
   if (profile_) profile_->write_report();
   if (blas_ != nullptr) cublasLtDestroy(blas_);
@@ -118,7 +120,7 @@ Status CudaDevice::open(int32_t index) {
                                    kNeededMajor));
   }
   try {
-    loader_ = std::jthread([index] { load_fused_attention(index); });
+    attention_loader_ = std::jthread([index] { load_fused_attention(index); });
   } catch (const std::system_error&) {
     // Whoever asks for attention first then loads it.
   }
@@ -134,6 +136,7 @@ Status CudaDevice::open(int32_t index) {
   const std::string library = fmt::format("cublaslt-{}", cublasLtGetVersion());
   matmuls_ = std::make_unique<MatmulTable>(kind + " " + library);
   SGA_TRY(open_matmul_table(*matmuls_));
+  load_products();
   if (const char* file = std::getenv("SGACTOR_CUDA_PROFILE"); file != nullptr)
     profile_ = std::make_unique<Profile>(file);
   const char* graphs = std::getenv("SGACTOR_CUDA_GRAPHS");
@@ -148,6 +151,19 @@ Status CudaDevice::open(int32_t index) {
   if (std::getenv("SGACTOR_CUDA_ATTENTION_ATOMICS") != nullptr) info_.fingerprint += "/atomics";
   info_.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   return {};
+}
+
+void CudaDevice::load_products() {
+  try {
+    product_loader_ = std::jthread([this] {
+      // The library's first choice of an algorithm takes it 0.1 s; too small to be measured.
+      const MatmulShape small{
+          .m = 256, .n = 256, .k = 256, .operands = DType::kBF16, .result = DType::kBF16};
+      if (use().ok()) static_cast<void>(Matmul::create(*this, small).ok());
+    });
+  } catch (const std::system_error&) {
+    // The first body that asks waits for it.
+  }
 }
 
 Status CudaDevice::use() const { return cuda_status(cudaSetDevice(index_)); }

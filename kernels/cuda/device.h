@@ -85,6 +85,7 @@ class CudaDevice {
  private:
   CudaDevice();
   Status open(int32_t index);
+  void load_products();
 
   int32_t index_ = 0;
   bool graphs_ = true;
@@ -97,7 +98,8 @@ class CudaDevice {
   std::mutex measuring_;
   std::unique_ptr<MatmulTable> matmuls_;
   std::unique_ptr<Profile> profile_;
-  std::jthread loader_;  ///< of libraries that bodies will ask for
+  std::jthread attention_loader_;  ///< libraries that bodies will ask for set themselves up
+  std::jthread product_loader_;
 };
 
 /// Whether this process sees a GPU that the module's kernels run on; else why not.

@@ -146,6 +146,7 @@ class Graphs : public ::testing::Test {
 
 TEST_F(Graphs, EveryOp) {
   for (const CaseRow& row : case_table()) {
+    if (row.make == nullptr) continue;  // ops that communicate are no backend's
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       PhiloxDraw draw(static_cast<uint64_t>(row.kind));
       const OpCase c = make_case(row.kind, {.dtype = dtype, .max_dim = 9}, draw);
