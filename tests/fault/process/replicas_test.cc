@@ -119,10 +119,11 @@ TEST_F(ReplicaScenario, TheCoordinatorComesBack) {
   EXPECT_EQ(report["survivors_reexecuted"], 0);
 }
 
-TEST_F(ReplicaScenario, AnActorThatFailsCostsNoBit) {
-  const nlohmann::json report = replicas("kill-actor");
-  ASSERT_EQ(report["recoveries"].size(), 1U) << log_;
-  EXPECT_EQ(report["recoveries"][0]["fault"], "actor failure");
+TEST_F(ReplicaScenario, EachStandsForTheOther) {
+  const nlohmann::json report = replicas("each-replica");
+  ASSERT_EQ(report["recoveries"].size(), 3U) << log_;
+  EXPECT_EQ(report["recoveries"][1]["fault"], "actor failure");
+  EXPECT_EQ(report["survivors_reexecuted"], 0);
 }
 
 }  // namespace
