@@ -158,9 +158,6 @@ FusionOptions fusion_options(const CompileOptions& options) {
       fusion.disabled.push_back(name.substr(kFusionPrefix.size()));
   }
   fusion.narrow = options.precision != DType::kF32;
-  // A norm of a sum is computed again only with the product behind the sum; a norm alone is cheap.
-  if (fusion.narrow && options.recompute.mode != RecomputeMode::kNone)
-    fusion.disabled.emplace_back("add_rms_norm");
   return fusion;
 }
 

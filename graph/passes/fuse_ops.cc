@@ -20,13 +20,13 @@ struct Pattern {
 constexpr Pattern kPatterns[] = {
     {"flash_attention", match_flash_attention},  // saves the T x T scores and probabilities
     {"linear_cross_entropy", match_linear_cross_entropy},  // never holds the logits
-    {"swiglu", match_swiglu},              // one pass over gate and up instead of two or four
-    {"add_rms_norm", match_add_rms_norm},  // reads the residual once
-    {"add_rms_norm_grad", match_add_rms_norm_grad},  // writes the gradient of the residual once
-    {"matmul_accumulate", match_matmul_accumulate},  // no separate gradient: beta = 1 in the matmul
-    // Behind add_rms_norm, which saves as much and costs less than a product that adds.
+    {"swiglu", match_swiglu},  // one pass over gate and up instead of two or four
+    // Before add_rms_norm: with its sum from the product a norm is cheap to compute again.
     {"matmul_add", match_matmul_add, Where::kNarrow},  // no pass over the product to add to it
     {"matmul_add_gradient", match_matmul_add_gradient, Where::kNarrow},  // likewise
+    {"add_rms_norm", match_add_rms_norm},                                // reads the residual once
+    {"add_rms_norm_grad", match_add_rms_norm_grad},  // writes the gradient of the residual once
+    {"matmul_accumulate", match_matmul_accumulate},  // no separate gradient: beta = 1 in the matmul
     // Gradients of one value: no product and sum of their own. A narrow matmul makes no f32 to add
     // to in place.
     {"matmul_sum", match_matmul_sum, Where::kWide},
