@@ -254,6 +254,8 @@ void GatewayCore::lose(wire::PeerId id, const Status& why, Effects& out) {
   counts_.num_peers = static_cast<int64_t>(peers_.size());
   out.emplace_back(CloseLink{state.link});
   const Status status = lost(state.peer, why);
+  // First: who is asked a question and is gone has not refused it.
+  out.emplace_back(Left{state.peer, status});
   for (auto p = pending_.begin(); p != pending_.end();) {
     if (p->second.peer != id) {
       ++p;
@@ -262,7 +264,6 @@ void GatewayCore::lose(wire::PeerId id, const Status& why, Effects& out) {
     out.emplace_back(Answered{p->second.token, status});
     p = pending_.erase(p);
   }
-  out.emplace_back(Left{state.peer, status});
 }
 
 GatewayCore::Effects GatewayCore::send(wire::PeerId to, wire::Body body, uint64_t answers) {

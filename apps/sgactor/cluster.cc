@@ -365,8 +365,8 @@ Status Cluster::on_answer(const actors::SessionEvent& event) {
   if (--worker->num_asked > 0) return {};
   const int32_t index = worker->who.hello.index;
   if (!event.status.ok()) {
-    // A link that broke, with whatever code, is followed by the worker's end.
-    if (event.status.code() != Code::kTimeout) return {};
+    // Whoever is still here has refused, or has not answered in time.
+    if (event.status.code() == Code::kDisconnected) return {};
     Fault fault;
     fault.kind = supervision::FaultKind::kActorFailure;
     fault.status = event.status;

@@ -173,6 +173,9 @@ TEST_F(GatewayCoreTest, QuestionsFailAtOnceWhenThePeerGoes) {
   EXPECT_NE(answered[0].answer.status().message().find("worker 0 (pid 4711 on a) is gone"),
             std::string::npos);
   EXPECT_EQ(of<GatewayCore::Left>(effects).size(), 1U);
+  ASSERT_GE(effects.size(), 2U);
+  EXPECT_TRUE(std::holds_alternative<GatewayCore::Answered>(effects.back()))
+      << "who has gone is forgotten before the answer comes, which is no refusal then";
   const auto late = of<GatewayCore::Answered>(coordinator_.ask(2, wire::LoadPlan{}, 78, 1000));
   ASSERT_EQ(late.size(), 1U);
   EXPECT_EQ(late[0].answer.status().code(), Code::kDisconnected);

@@ -45,6 +45,21 @@ TEST_F(WorkerLoss, WithoutASpareAFreshWorkerTakesOver) {
   expect_in_place(lines[0]);
 }
 
+TEST_F(WorkerLoss, AFreshWorkerThatCannotLoadEndsTheRunWithTheReason) {
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += static_cast<char>('a' + i * i % 26);
+  write("text.txt", text);
+  const int pid = start(train("run", {"--workers", "2", "--training.steps=100000",
+                                      "--data.kind=text", "--data.path=" + path("text.txt")}));
+  ASSERT_TRUE(is_past("run", 3)) << read(".err");
+  std::filesystem::remove(path("text.txt"));
+  kill(active("run").back(), SIGKILL);
+  const ProgramResult result = wait(pid);
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  EXPECT_NE(result.err.find("text.txt"), std::string::npos) << result.err;
+  EXPECT_TRUE(processes("run").empty());
+}
+
 TEST_F(WorkerLoss, AHungWorkerIsFoundAndReplaced) {
   const std::vector<std::string> bits = undisturbed();
   const int pid = start(train("run", {"--workers", "2", "--spares", "1"}));
