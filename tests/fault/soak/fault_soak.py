@@ -35,7 +35,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "e2e/cluster"))
 from tiny_job import metrics, write_job  # noqa: E402
 
-# Name: (workers, spares, keys of the job).
+# Name: (workers, spares, keys of the job; those without a section are of "parallelism").
 MESHES = {
     "dp2": (2, 1, {"data_parallel_degree": 2}),
     "dp4": (4, 1, {"data_parallel_degree": 4}),
@@ -43,6 +43,7 @@ MESHES = {
     "dp4-zero3": (2, 2, {"data_parallel_degree": 4, "zero_stage": 3}),
     "pp2": (2, 1, {"pipeline_parallel_degree": 2}),
     "dp2-pp2": (4, 1, {"data_parallel_degree": 2, "pipeline_parallel_degree": 2}),
+    "dp4-replicas": (4, 1, {"data_parallel_degree": 4, "resilience.mode": "replicas"}),
 }
 SIGNALS = ("kill", "hang", "slow", "spare", "node")
 # Faults that a worker is asked to have, by the request that `sgactor chaos` leaves.
@@ -296,7 +297,7 @@ class Soak:
                 "--training.global_batch_size=8", "--resilience.max_faults=1000000",
                 "--resilience.mirror_interval=10", "--resilience.check_frames=on",
                 "--resilience.progress_floor=3", f"--cache-dir={self.folder / 'plans'}",
-                *[f"--parallelism.{key}={value}" for key, value in keys.items()]]
+                *[f"--{key if '.' in key else f'parallelism.{key}'}={value}" for key, value in keys.items()]]
 
     def undisturbed(self, mesh):
         if mesh not in self.quiet:
