@@ -80,6 +80,7 @@ void Cluster::check_progress(Course& course) {
     }
     course.progress_step = done;
     course.progress_ms = now;
+    progress_.restart(now);
   }
   const bool computes = course.ready_ms != 0 && course.shared->computes &&
                         course.in_place.stage == AdoptionStage::kNone && faults_.empty();

@@ -37,7 +37,7 @@ int64_t ProgressWatch::limit_ms() const {
 }
 
 bool ProgressWatch::stands_still(int64_t now_ms) const {
-  return factor_ > 0 && still_ms(now_ms) >= limit_ms();
+  return factor_ > 0 && risen_ms_ >= 0 && still_ms(now_ms) >= limit_ms();
 }
 
 }  // namespace sgactor::supervision

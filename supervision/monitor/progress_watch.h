@@ -23,7 +23,10 @@ class ProgressWatch {
 
   [[nodiscard]] int64_t limit_ms() const;
   [[nodiscard]] bool stands_still(int64_t now_ms) const;
-  [[nodiscard]] int64_t still_ms(int64_t now_ms) const { return now_ms - risen_ms_; }
+  /// 0 before the first count or restart: nobody can stand still that was not seen to begin.
+  [[nodiscard]] int64_t still_ms(int64_t now_ms) const {
+    return risen_ms_ < 0 ? 0 : now_ms - risen_ms_;
+  }
 
  private:
   static constexpr size_t kMostSteps = 31;
@@ -34,7 +37,7 @@ class ProgressWatch {
   std::vector<double> steps_;  // the last ones, a ring
   size_t num_steps_ = 0;
   std::map<int32_t, int64_t> counts_;
-  int64_t risen_ms_ = 0;
+  int64_t risen_ms_ = -1;
 };
 
 }  // namespace sgactor::supervision

@@ -160,6 +160,17 @@ TEST(ProgressWatch, FollowsTheLastStepsAndKeepsTheFloor) {
   EXPECT_FALSE(never.stands_still(1'000'000));
 }
 
+TEST(ProgressWatch, NobodyStandsStillWhoWasNotSeenToBegin) {
+  // Steps can be done before the first heartbeat; the clock counts from the machine's start.
+  ProgressWatch watch(2, 100);
+  for (int i = 0; i < 5; ++i) watch.on_step(10);
+  EXPECT_FALSE(watch.stands_still(61'214'853));
+  EXPECT_EQ(watch.still_ms(61'214'853), 0);
+  watch.on_count(0, 1, 61'214'900);
+  EXPECT_FALSE(watch.stands_still(61'214'999));
+  EXPECT_TRUE(watch.stands_still(61'215'000));
+}
+
 TEST(DeviceFaults, ComeInOrderAndAsTheTableSays) {
   InjectedDeviceFaults faults;
   EXPECT_FALSE(faults.next().has_value());
