@@ -200,13 +200,13 @@ NvmlEvents::~NvmlEvents() = default;
 
 Result<std::unique_ptr<NvmlEvents>> NvmlEvents::open(const std::vector<int32_t>& devices,
                                                      const Options& options) {
-  void* library = dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* library = dlopen(options.file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
-    return unheard(fmt::format("nvml: {}", why == nullptr ? options.library : why));
+    return unheard(fmt::format("nvml: {}", why == nullptr ? options.file : why));
   }
   auto impl = std::make_unique<Impl>();
-  SGA_TRY(load(library, options.library, impl->nvml));
+  SGA_TRY(load(library, options.file, impl->nvml));
   if (const int rc = impl->nvml.init(); rc != kNvmlOk) {
     const char* text = impl->nvml.error_string(rc);
     return unheard(fmt::format("nvml: {}", text == nullptr ? "cannot start" : text));

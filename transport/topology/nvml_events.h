@@ -33,7 +33,7 @@ Result<DeviceAddress> driver_address(int32_t index, const std::string& visible);
 class NvmlEvents {
  public:
   struct Options {
-    std::string library = "libnvidia-ml.so.1";
+    std::string file = "libnvidia-ml.so.1";  ///< of the library, as the loader finds it
     std::string visible;  ///< CUDA_VISIBLE_DEVICES of the processes that use the devices
   };
   /// Listens to these devices (indices as CUDA counts). Errors: kUnsupported (no library, no

@@ -187,7 +187,7 @@ TEST(DeviceFaults, ComeInOrderAndAsTheTableSays) {
 }
 
 TEST(DriverFaults, WithoutADriverSayWhyOnceAndHearNothing) {
-  DriverFaults faults({.library = "libno-such-nvml.so.1", .visible = ""});
+  DriverFaults faults({.file = "libno-such-nvml.so.1", .visible = ""});
   const Status status = faults.assign(0, 0, {0});
   EXPECT_EQ(status.code(), Code::kUnsupported);
   EXPECT_NE(status.message().find("libno-such-nvml.so.1"), std::string::npos);
