@@ -2,6 +2,7 @@
 
 #include "actors/runtime/tls_identity.h"
 #include "apps/sgactor/clock.h"
+#include "apps/sgactor/json_field.h"
 #include "graph/base/log.h"
 
 #include <nlohmann/json.hpp>
@@ -17,18 +18,6 @@ int digit_value(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   return -1;
-}
-
-template <class T>
-bool read(const Json& json, const char* key, T& out) {
-  const auto it = json.find(key);
-  if (it == json.end()) return false;
-  try {
-    it->get_to(out);
-  } catch (const Json::exception&) {
-    return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -92,8 +81,8 @@ Result<Terms> parse_terms(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   Terms out;
   std::string mirror;
-  if (!json.is_object() || !read(json, "orphan_ms", out.orphan_ms) ||
-      !read(json, "mirror", mirror)) {
+  if (!json.is_object() || !read_field(json, "orphan_ms", out.orphan_ms) ||
+      !read_field(json, "mirror", mirror)) {
     return corruption("not the terms of a run");
   }
   out.mirror = from_hex(mirror);
@@ -114,12 +103,13 @@ Result<Standing> parse_standing(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   Standing out;
   std::string address;
-  const bool whole = json.is_object() && read(json, "worker", out.worker) &&
-                     read(json, "life", out.life) && read(json, "node_pid", out.node_pid) &&
-                     read(json, "alive", out.alive) && read(json, "ranks", out.ranks) &&
-                     read(json, "incarnations", out.incarnations) && read(json, "runs", out.runs) &&
-                     read(json, "loaded_step", out.loaded_step) && read(json, "begun", out.begun) &&
-                     read(json, "address", address) && read(json, "failed", out.failed);
+  const bool whole =
+      json.is_object() && read_field(json, "worker", out.worker) &&
+      read_field(json, "life", out.life) && read_field(json, "node_pid", out.node_pid) &&
+      read_field(json, "alive", out.alive) && read_field(json, "ranks", out.ranks) &&
+      read_field(json, "incarnations", out.incarnations) && read_field(json, "runs", out.runs) &&
+      read_field(json, "loaded_step", out.loaded_step) && read_field(json, "begun", out.begun) &&
+      read_field(json, "address", address) && read_field(json, "failed", out.failed);
   if (!whole || out.ranks.size() != out.incarnations.size()) {
     return corruption("not the standing of a process");
   }

@@ -1,6 +1,7 @@
 #include "apps/sgactor/replica_copy.h"
 
 #include "apps/sgactor/cluster_standing.h"
+#include "apps/sgactor/json_field.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,21 +13,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-template <class T>
-bool read(const Json& json, const char* key, T& out) {
-  const auto it = json.find(key);
-  if (it == json.end()) return false;
-  try {
-    it->get_to(out);
-  } catch (const Json::exception&) {
-    return false;
-  }
-  return true;
-}
-
 bool read_bits(const Json& json, const char* key, float& out) {
   uint32_t bits = 0;
-  if (!read(json, key, bits)) return false;
+  if (!read_field(json, key, bits)) return false;
   out = std::bit_cast<float>(bits);
   return true;
 }
@@ -42,10 +31,10 @@ Json to_json(const actors::StepDone& done) {
 }
 
 bool read_done(const Json& json, actors::StepDone& out) {
-  return json.is_object() && read(json, "step", out.step) &&
+  return json.is_object() && read_field(json, "step", out.step) &&
          read_bits(json, "grad_norm", out.numbers.grad_norm) &&
-         read_bits(json, "lr", out.numbers.lr) && read(json, "tokens", out.tokens) &&
-         read(json, "samples", out.sample_hash);
+         read_bits(json, "lr", out.numbers.lr) && read_field(json, "tokens", out.tokens) &&
+         read_field(json, "samples", out.sample_hash);
 }
 
 }  // namespace
@@ -62,8 +51,9 @@ Result<ReplicaOrder> parse_replica_order(std::string_view payload) {
   const Json json = Json::parse(payload, nullptr, /*allow_exceptions=*/false);
   ReplicaOrder out;
   std::string root;
-  if (!json.is_object() || !read(json, "copy", out.copy) || !read(json, "step", out.step) ||
-      !read(json, "rank", out.rank) || !read(json, "root", root)) {
+  if (!json.is_object() || !read_field(json, "copy", out.copy) ||
+      !read_field(json, "step", out.step) || !read_field(json, "rank", out.rank) ||
+      !read_field(json, "root", root)) {
     return corruption("not an order to copy a state");
   }
   out.root = from_hex(root);
@@ -84,8 +74,9 @@ Result<ReplicaAnswer> parse_replica_answer(std::string_view payload) {
   ReplicaAnswer out;
   std::string failure;
   std::string part;
-  if (!json.is_object() || !read(json, "copy", out.copy) || !read(json, "rank", out.rank) ||
-      !read(json, "failure", failure) || !read(json, "part", part)) {
+  if (!json.is_object() || !read_field(json, "copy", out.copy) ||
+      !read_field(json, "rank", out.rank) || !read_field(json, "failure", failure) ||
+      !read_field(json, "part", part)) {
     return corruption("not an answer about a copy of a state");
   }
   out.failure = from_hex(failure);
