@@ -79,8 +79,7 @@ TEST_F(ChaosKinds, WhatDoesNotExistIsRefusedBeforeTraining) {
 TEST_F(ChaosKinds, ARunThatWasNotStartedForItTakesNoInjectedFault) {
   const int pid = start(train("run", {"--workers", "2", "--spares", "1", "--training.steps=400"}));
   ASSERT_TRUE(is_past("run", 10)) << read(".err");
-  write("run/control/request.json", "{\"inject\":\"kill_actor\",\"worker\":0,\"value\":0}\n");
-  ASSERT_TRUE(wait_for([&] { return !exists("run/control/request.json"); }));
+  request("run", "{\"inject\":\"kill_actor\",\"worker\":0,\"value\":0}\n");
   const ProgramResult result = wait(pid);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find("takes no injected faults"), std::string::npos) << result.err;

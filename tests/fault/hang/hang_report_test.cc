@@ -90,8 +90,8 @@ TEST_F(HangReport, AnActorThatNeverReturnsIsFoundByWhatDoesNotHappen) {
   unsetenv("SGACTOR_INJECT");
   ASSERT_TRUE(is_past("run", 10)) << read(".err");
   const nlohmann::json worker = worker_of("run", active("run").front());
-  write("run/control/request.json",
-        "{\"inject\":\"stall_worker\",\"worker\":" + worker["index"].dump() + ",\"value\":0}\n");
+  request("run",
+          "{\"inject\":\"stall_worker\",\"worker\":" + worker["index"].dump() + ",\"value\":0}\n");
   ASSERT_TRUE(wait_for([&] { return exists("run/hang_report.json"); })) << read(".err");
   const ProgramResult status = run({"ctl", path("run"), "status"});
   EXPECT_NE(status.out.find("hang        at step"), std::string::npos) << status.out << status.err;
