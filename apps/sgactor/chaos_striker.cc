@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <sstream>
@@ -23,10 +22,6 @@ using Kind = ChaosFault::Kind;
 // A heartbeat comes every 100 ms and suspicion after 300: a burst leaves room for a busy machine.
 constexpr int64_t kBurstMs = 80;
 constexpr int64_t kNumChanges = 12;
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string read_text(const std::string& file) {
   std::ostringstream out;

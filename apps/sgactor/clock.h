@@ -11,4 +11,9 @@ inline int64_t now_ms() {
       .count();
 }
 
+/// Seconds of the machine's clock since 1970: for records that people and other processes read.
+inline double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace sgactor::apps

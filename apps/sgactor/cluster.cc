@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
@@ -27,10 +26,6 @@ using Kind = actors::SessionEvent::Kind;
 constexpr int64_t kStepMs = 50;
 constexpr int64_t kFlushMs = 500;
 constexpr int64_t kGraceMs = 1300;
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 Status no_device(const std::string& message) {
   return make_status(Code::kUnsupported, message, Scope::kDevice);

@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 namespace sgactor::apps {
@@ -139,8 +138,7 @@ void Cluster::note_failure(Course& course, int32_t rank, const Status& why) {
   fault.index = index;
   fault.culprit = it->second.who.name() + ": " + why.message();
   fault.detected_ms = now_ms();
-  fault.detected_unix =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  fault.detected_unix = unix_seconds();
   faults_.push_back(std::move(fault));
 }
 
@@ -158,9 +156,7 @@ Status Cluster::note_broken_link(Course& course) {
   fault.status = make_status(Code::kDisconnected, text, Scope::kChannel);
   fault.culprit = text;
   fault.detected_ms = course.suspended_ms;
-  fault.detected_unix =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() -
-      static_cast<double>(now_ms() - fault.detected_ms) / 1e3;
+  fault.detected_unix = unix_seconds() - static_cast<double>(now_ms() - fault.detected_ms) / 1e3;
   faults_.push_back(std::move(fault));
   return {};
 }

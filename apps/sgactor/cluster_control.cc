@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <sstream>
@@ -21,14 +20,6 @@ namespace sgactor::apps {
 
 namespace wire = actors::wire;
 using supervision::Action;
-
-namespace {
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 void Cluster::resize(int64_t workers) {
   log::info("{} workers from now on, as asked", workers);

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 
 namespace sgactor::apps {
@@ -25,10 +24,6 @@ namespace {
 constexpr int64_t kAnswerMs = 200;
 // Answers that are older tell of another moment.
 constexpr int64_t kFreshMs = 1000;
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 

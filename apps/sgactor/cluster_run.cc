@@ -408,8 +408,7 @@ void Cluster::find_cause(const Status& failure) {
   fault.status = failure;
   fault.culprit = failure.message();
   fault.detected_ms = now_ms();
-  fault.detected_unix =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  fault.detected_unix = unix_seconds();
   const int32_t rank = failure.origin().rank;
   for (const auto& [index, worker] : workers_) {
     if (std::find(worker.ranks.begin(), worker.ranks.end(), rank) != worker.ranks.end()) {
@@ -514,8 +513,7 @@ void Cluster::open_recovery(Course& course) {
   recovery.restored_ms = recovery.first_new_step_ms = std::numeric_limits<double>::quiet_NaN();
   course.recovery_ms = now_ms();
   course.recovery_index = -1;
-  recovery.detected_unix =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  recovery.detected_unix = unix_seconds();
   if (faults_.empty()) {
     recovery.fault = "resize";
     recovery.culprit = "another number of workers";

@@ -1,5 +1,6 @@
 #include "apps/sgactor/run_recorder.h"
 
+#include "apps/sgactor/clock.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
 #include "graph/base/units.h"
@@ -21,10 +22,6 @@ using Json = nlohmann::ordered_json;
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 /// A JSON string of any bytes: what is not UTF-8 is replaced, where dump() alone would throw.
 std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
