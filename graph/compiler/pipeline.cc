@@ -158,6 +158,7 @@ FusionOptions fusion_options(const CompileOptions& options) {
       fusion.disabled.push_back(name.substr(kFusionPrefix.size()));
   }
   fusion.narrow = options.precision != DType::kF32;
+  fusion.eight_bits = options.precision == DType::kF8E4M3;
   return fusion;
 }
 

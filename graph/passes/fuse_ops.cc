@@ -8,13 +8,28 @@
 namespace sgactor::graph {
 namespace {
 
-enum class Where : uint8_t { kAlways, kWide, kNarrow };
+/// kHalf: narrow, but not of 8 bits.
+enum class Where : uint8_t { kAlways, kWide, kNarrow, kHalf };
 
 struct Pattern {
   const char* name;
   int32_t (*match)(const GraphView&, Rewriter&);
-  Where where = Where::kAlways;  ///< by FusionOptions::narrow
+  Where where = Where::kAlways;  ///< by FusionOptions::narrow and ::eight_bits
 };
+
+bool applies(Where where, const FusionOptions& options) {
+  switch (where) {
+    case Where::kAlways:
+      return true;
+    case Where::kWide:
+      return !options.narrow;
+    case Where::kNarrow:
+      return options.narrow;
+    case Where::kHalf:
+      return options.narrow && !options.eight_bits;
+  }
+  return true;
+}
 
 // In order: a later pattern sees the graph that the earlier ones leave.
 constexpr Pattern kPatterns[] = {
@@ -23,8 +38,9 @@ constexpr Pattern kPatterns[] = {
     {"swiglu", match_swiglu},  // one pass over gate and up instead of two or four
     // Before add_rms_norm: with its sum from the product a norm is cheap to compute again.
     {"matmul_add", match_matmul_add, Where::kNarrow},  // no pass over the product to add to it
-    {"matmul_add_gradient", match_matmul_add_gradient, Where::kNarrow},  // likewise
-    {"add_rms_norm", match_add_rms_norm},                                // reads the residual once
+    // Likewise; but products of 8 bits are so quick that adding in them costs more than a pass.
+    {"matmul_add_gradient", match_matmul_add_gradient, Where::kHalf},
+    {"add_rms_norm", match_add_rms_norm},            // reads the residual once
     {"add_rms_norm_grad", match_add_rms_norm_grad},  // writes the gradient of the residual once
     {"matmul_accumulate", match_matmul_accumulate},  // no separate gradient: beta = 1 in the matmul
     // Gradients of one value: no product and sum of their own. A narrow matmul makes no f32 to add
@@ -56,7 +72,7 @@ Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report,
   for (const Pattern& pattern : kPatterns) {
     const auto& disabled = options.disabled;
     if (std::find(disabled.begin(), disabled.end(), pattern.name) != disabled.end()) continue;
-    if (pattern.where == (options.narrow ? Where::kWide : Where::kNarrow)) continue;
+    if (!applies(pattern.where, options)) continue;
     const GraphView view(current);
     Rewriter rewriter(current);
     const int32_t count = pattern.match(view, rewriter);

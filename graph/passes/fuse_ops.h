@@ -22,6 +22,9 @@ struct FusionOptions {
   /// Products will be narrow (infer_precision): sums of them are then not kept in f32 in place, but
   /// rounded once, by the product that adds last.
   bool narrow = false;
+  /// And their operands 8 bits (infer_precision_f8): gradients of one value are then added by a
+  /// pass of their own.
+  bool eight_bits = false;
 };
 /// Deterministic. Errors: kInvalidArgument: a disabled pattern that does not exist.
 Result<Graph> fuse_ops(const Graph& graph, std::vector<FusionReport>* report = nullptr,

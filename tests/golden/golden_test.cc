@@ -115,6 +115,7 @@ Result<std::string> run_clean(const Input& in) {
 Result<std::string> run_fuse(const Input& in) {
   FusionOptions options;
   options.narrow = in.option("narrow", 0) != 0;
+  options.eight_bits = in.option("eight_bits", 0) != 0;
   SGA_ASSIGN(const Graph graph, fuse_ops(in.graph, nullptr, options));
   return verified_text(graph);
 }
