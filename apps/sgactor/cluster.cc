@@ -208,9 +208,32 @@ void Cluster::start_worker_at(int32_t place) {
   session_->send(at.node, wire::StartWorkers{{at.device}, index});
 }
 
+Cluster::Fault Cluster::make_fault(supervision::FaultKind kind, Status status, int32_t index,
+                                   std::string culprit, int64_t detected_ms) {
+  const int64_t now = now_ms();
+  Fault fault;
+  fault.kind = kind;
+  fault.index = index;
+  fault.culprit = culprit.empty() ? status.message() : std::move(culprit);
+  fault.status = std::move(status);
+  fault.detected_ms = detected_ms == 0 ? now : detected_ms;
+  fault.detected_unix = unix_seconds() - static_cast<double>(now - fault.detected_ms) / 1e3;
+  return fault;
+}
+
+/// What the storm breaker says of another fault there; the run ends where it says so.
+supervision::StormBreaker::Verdict Cluster::count_storm(int32_t place) {
+  const auto verdict = storm_.on_fault(place, now_ms() * 1000);
+  if (verdict == supervision::StormBreaker::Verdict::kStopJob) {
+    storm_status_ =
+        make_status(Code::kOverloaded,
+                    fmt::format("{} faults within a minute", storm_.num_recent()), Scope::kJob);
+  }
+  return verdict;
+}
+
 void Cluster::count_fault(int32_t place) {
-  const int64_t now_us = now_ms() * 1000;
-  switch (storm_.on_fault(place, now_us)) {
+  switch (count_storm(place)) {
     case supervision::StormBreaker::Verdict::kGoOn:
       if (setup_.recovers && running_) start_worker_at(place);
       return;
@@ -218,9 +241,7 @@ void Cluster::count_fault(int32_t place) {
       log::warn("device {} fails again and again: no worker is started there any more", place);
       return;
     case supervision::StormBreaker::Verdict::kStopJob:
-      storm_status_ =
-          make_status(Code::kOverloaded,
-                      fmt::format("{} faults within a minute", storm_.num_recent()), Scope::kJob);
+      return;
   }
 }
 
@@ -240,15 +261,10 @@ Status Cluster::lose(int32_t index, supervision::FaultKind kind, const Status& w
     log::info("a spare is lost: {}", why.message());
     return {};
   }
-  Fault fault;
-  fault.kind = worker.suspected_ms > 0 ? supervision::FaultKind::kHang : kind;
-  fault.status = why;
-  fault.index = index;
-  fault.culprit = why.message();
-  fault.detected_ms = worker.suspected_ms > 0 ? worker.suspected_ms : now_ms();
-  fault.silent_ms =
-      worker.suspected_ms > 0 ? static_cast<double>(worker.suspected_ms - worker.heard_ms) : 0;
-  fault.detected_unix = unix_seconds() - static_cast<double>(now_ms() - fault.detected_ms) / 1e3;
+  const bool hangs = worker.suspected_ms > 0;
+  Fault fault =
+      make_fault(hangs ? supervision::FaultKind::kHang : kind, why, index, "", worker.suspected_ms);
+  if (hangs) fault.silent_ms = static_cast<double>(worker.suspected_ms - worker.heard_ms);
   faults_.push_back(std::move(fault));
   return {};
 }
@@ -362,13 +378,7 @@ Status Cluster::on_answer(const actors::SessionEvent& event) {
   if (!event.status.ok()) {
     // Whoever is still here has refused, or has not answered in time.
     if (event.status.code() == Code::kDisconnected) return {};
-    Fault fault;
-    fault.kind = supervision::FaultKind::kActorFailure;
-    fault.status = event.status;
-    fault.culprit = event.status.message();
-    fault.detected_ms = now_ms();
-    fault.detected_unix = unix_seconds();
-    faults_.push_back(std::move(fault));
+    faults_.push_back(make_fault(supervision::FaultKind::kActorFailure, event.status, -1));
     return {};
   }
   const auto* loaded = std::get_if<wire::PlanLoaded>(&event.envelope.body);

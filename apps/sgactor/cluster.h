@@ -170,6 +170,10 @@ class Cluster {
   Status on_answer(const actors::SessionEvent& event);
   Status check_children();
   Status lose(int32_t index, supervision::FaultKind kind, const Status& why);
+  /// Found at `detected_ms` by now_ms(); 0: now. `culprit` "": what the Status says.
+  static Fault make_fault(supervision::FaultKind kind, Status status, int32_t index,
+                          std::string culprit = "", int64_t detected_ms = 0);
+  supervision::StormBreaker::Verdict count_storm(int32_t place);
   void count_fault(int32_t place);
   Worker* find_peer(actors::wire::PeerId peer);
   [[nodiscard]] std::string missing() const;

@@ -126,20 +126,9 @@ void Cluster::note_failure(Course& course, int32_t rank, const Status& why) {
   const int64_t step = course.check->last_step();
   course.respawns = step == course.respawn_step ? course.respawns + 1 : 1;
   course.respawn_step = step;
-  if (storm_.on_fault(it->second.place, now_ms() * 1000) ==
-      supervision::StormBreaker::Verdict::kStopJob) {
-    storm_status_ =
-        make_status(Code::kOverloaded,
-                    fmt::format("{} faults within a minute", storm_.num_recent()), Scope::kJob);
-  }
-  Fault fault;
-  fault.kind = supervision::FaultKind::kActorFailure;
-  fault.status = why;
-  fault.index = index;
-  fault.culprit = it->second.who.name() + ": " + why.message();
-  fault.detected_ms = now_ms();
-  fault.detected_unix = unix_seconds();
-  faults_.push_back(std::move(fault));
+  count_storm(it->second.place);
+  faults_.push_back(make_fault(supervision::FaultKind::kActorFailure, why, index,
+                               it->second.who.name() + ": " + why.message()));
 }
 
 /// Somebody waits for a recovery, and no process is lost.
@@ -151,13 +140,9 @@ Status Cluster::note_broken_link(Course& course) {
   if (!course.adopts || course.link_faults > kMostLinkFaults) {
     return make_status(Code::kDisconnected, text, Scope::kRank);
   }
-  Fault fault;
-  fault.kind = supervision::FaultKind::kPartition;
-  fault.status = make_status(Code::kDisconnected, text, Scope::kChannel);
-  fault.culprit = text;
-  fault.detected_ms = course.suspended_ms;
-  fault.detected_unix = unix_seconds() - static_cast<double>(now_ms() - fault.detected_ms) / 1e3;
-  faults_.push_back(std::move(fault));
+  faults_.push_back(make_fault(supervision::FaultKind::kPartition,
+                               make_status(Code::kDisconnected, text, Scope::kChannel), -1, "",
+                               course.suspended_ms));
   return {};
 }
 

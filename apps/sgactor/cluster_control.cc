@@ -197,14 +197,9 @@ void Cluster::on_device_fault(const supervision::DeviceFault& device) {
     session_->send(worker.who.hello.node, wire::EndWorker{device.worker, false});
     return;
   }
-  Fault fault;
-  fault.kind = supervision::FaultKind::kDeviceFault;
-  fault.status = make_status(Code::kDeviceFault, text, Scope::kDevice);
-  fault.index = device.worker;
-  fault.culprit = text;
-  fault.detected_ms = now_ms();
-  fault.detected_unix = unix_seconds();
-  faults_.push_back(std::move(fault));
+  faults_.push_back(make_fault(supervision::FaultKind::kDeviceFault,
+                               make_status(Code::kDeviceFault, text, Scope::kDevice),
+                               device.worker));
 }
 
 /// The step is not committed and what came of it is worth nothing: all begin again behind the step
@@ -213,17 +208,12 @@ void Cluster::on_wrong_bits(const Course& course, int32_t rank, const Status& wh
   const int32_t index = course.hosts[static_cast<size_t>(rank)];
   const auto it = workers_.find(index);
   log::warn("{}", why.message());
-  Fault fault;
-  fault.kind = supervision::FaultKind::kWrongBits;
-  fault.status = why;
-  fault.index = it == workers_.end() ? -1 : index;
-  fault.culprit =
-      it == workers_.end() ? why.message() : it->second.who.name() + ": " + why.message();
-  if (it != workers_.end()) closed_places_.insert(it->second.place);
-  if (lost_.empty()) lost_ = fault.culprit;
-  fault.detected_ms = now_ms();
-  fault.detected_unix = unix_seconds();
-  faults_.push_back(std::move(fault));
+  const bool there = it != workers_.end();
+  if (there) closed_places_.insert(it->second.place);
+  const std::string culprit = there ? it->second.who.name() + ": " + why.message() : why.message();
+  if (lost_.empty()) lost_ = culprit;
+  faults_.push_back(
+      make_fault(supervision::FaultKind::kWrongBits, why, there ? index : -1, culprit));
 }
 
 // --- leaving a host ---

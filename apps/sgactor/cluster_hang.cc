@@ -132,14 +132,11 @@ void Cluster::blame(Course& course, const supervision::HangReport& report) {
   if (at_fault.empty() || all) at_fault = {-1};
   for (const int32_t index : at_fault) {
     const auto it = workers_.find(index);
-    Fault fault;
-    fault.kind = FaultKind::kHang;
-    fault.index = it == workers_.end() ? -1 : index;
-    fault.culprit = it == workers_.end() ? text : it->second.who.name() + ": " + text;
-    fault.status = make_status(Code::kTimeout, fault.culprit, Scope::kRank);
+    const bool there = it != workers_.end();
+    const std::string culprit = there ? it->second.who.name() + ": " + text : text;
+    Fault fault = make_fault(FaultKind::kHang, make_status(Code::kTimeout, culprit, Scope::kRank),
+                             there ? index : -1, "", hang_.detected_ms);
     fault.silent_ms = hang_.still_ms;
-    fault.detected_ms = hang_.detected_ms;
-    fault.detected_unix = unix_seconds() - static_cast<double>(now_ms() - fault.detected_ms) / 1e3;
     hang_.culprit += (hang_.culprit.empty() ? "" : "; ") + fault.culprit;
     faults_.push_back(std::move(fault));
   }

@@ -402,20 +402,16 @@ void Cluster::find_cause(const Status& failure) {
     check_silence();
   }
   if (!faults_.empty()) return;
-  Fault fault;
-  fault.kind =
-      failure.code() == Code::kDisconnected ? FaultKind::kPartition : FaultKind::kActorFailure;
-  fault.status = failure;
-  fault.culprit = failure.message();
-  fault.detected_ms = now_ms();
-  fault.detected_unix = unix_seconds();
+  const bool link = failure.code() == Code::kDisconnected;
   const int32_t rank = failure.origin().rank;
+  int32_t culprit = -1;
   for (const auto& [index, worker] : workers_) {
     if (std::find(worker.ranks.begin(), worker.ranks.end(), rank) != worker.ranks.end()) {
-      fault.index = index;
+      culprit = index;
     }
   }
-  faults_.push_back(std::move(fault));
+  faults_.push_back(
+      make_fault(link ? FaultKind::kPartition : FaultKind::kActorFailure, failure, culprit));
 }
 
 /// Whoever has been silent for longest, if that is long; "" if nobody.
