@@ -2,8 +2,12 @@
 #include "graph/base/status.h"
 #include "kernels/cuda/device.h"
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 namespace sgactor::kernels::cuda {
 
@@ -12,6 +16,8 @@ struct AttentionShape {
   int64_t B = 0, T = 0, H = 0, G = 0, K = 0;
   double scale = 1;
   bool causal = true;
+
+  friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 };
 
 struct AttentionPointers {
@@ -27,7 +33,7 @@ struct AttentionPointers {
 };
 
 /// Attention in bf16 by cuDNN's fused kernels: tensors [B, T, heads, K], any G that divides H.
-/// Deterministic. Immutable; one stream at a time.
+/// Deterministic. Thread-safe.
 class FusedAttention {
  public:
   virtual ~FusedAttention() = default;
@@ -40,8 +46,23 @@ class FusedAttention {
 /// time, or has no kernel for the shape; the caller has kernels of its own then.
 Result<std::shared_ptr<const FusedAttention>> create_fused_attention(const AttentionShape& shape,
                                                                      bool gradient);
-/// Loads the library and lets it set itself up on device `index`, once a process: what takes a
-/// while in the first call of create_fused_attention. Blocks; for a thread beside a start.
+/// Loads the library and those behind it, once a process; needs no device. Blocks; for a thread
+/// beside a start.
+void load_attention_libraries();
+/// Lets the library set itself up on device `index`, once a process: what takes a while in the
+/// first call of create_fused_attention. Blocks; for a thread beside a start.
 void load_fused_attention(int32_t index);
+
+/// A device's fused kernels, made once a shape: bodies that differ elsewhere share them.
+/// Thread-safe.
+class AttentionPlans {
+ public:
+  /// As create_fused_attention; waits for whoever is making one.
+  Result<std::shared_ptr<const FusedAttention>> get(const AttentionShape& shape, bool gradient);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<AttentionShape, bool>, std::shared_ptr<const FusedAttention>> made_;
+};
 
 }  // namespace sgactor::kernels::cuda

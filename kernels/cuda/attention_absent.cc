@@ -8,6 +8,8 @@ Result<std::shared_ptr<const FusedAttention>> create_fused_attention(
   return unsupported("cuda: built without cuDNN's front end");
 }
 
+void load_attention_libraries() {}
+
 void load_fused_attention(int32_t /*index*/) {}
 
 }  // namespace sgactor::kernels::cuda

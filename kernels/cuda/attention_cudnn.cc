@@ -27,6 +27,11 @@ namespace fe = cudnn_frontend;
 
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDo, kDq, kDk, kDv };
 
+/// What the library opens for its first plan; in the order in which they need one another.
+constexpr const char* kBehind[] = {"libcudnn_graph.so.9", "libcudnn_heuristic.so.9",
+                                   "libcudnn_engines_runtime_compiled.so.9",
+                                   "libcudnn_engines_precompiled.so.9"};
+
 bool open_cudnn() {
   static std::once_flag once;
   std::call_once(once, [] { fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL); });
@@ -85,6 +90,8 @@ class CudnnAttention final : public FusedAttention {
       pack[kDk] = p.dk;
       pack[kDv] = p.dv;
     }
+    // The handle has one stream at a time.
+    const std::lock_guard lock(mutex_);
     try {
       if (fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS)
         return make_status(Code::kDeviceFault, "cuda: cudnn: cannot set the stream", Scope::kRank);
@@ -161,6 +168,7 @@ class CudnnAttention final : public FusedAttention {
   }
 
   cudnnHandle_t handle_ = nullptr;
+  mutable std::mutex mutex_;
   mutable fe::graph::Graph graph_;
   int64_t workspace_bytes_ = 0;
   bool gradient_ = false;
@@ -178,6 +186,12 @@ Result<std::shared_ptr<const FusedAttention>> create_fused_attention(const Atten
   } catch (const std::exception& e) {
     return unsupported(std::string("cuda: cudnn: ") + e.what());
   }
+}
+
+void load_attention_libraries() {
+  if (!open_cudnn()) return;
+  // Kept open; without one of them the library says so itself.
+  for (const char* name : kBehind) static_cast<void>(dlopen(name, RTLD_LAZY | RTLD_LOCAL));
 }
 
 void load_fused_attention(int32_t index) {

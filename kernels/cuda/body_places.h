@@ -12,6 +12,17 @@ bool overlap(const Lowering& low, graph::ValueId a, graph::ValueId b);
 /// what they make run, and read, where it is rounded.
 bool is_gone(const graph::Graph& body, graph::ValueId v, graph::OpId o);
 
+/// Does the op start its sum from a constant zero? Its accumulator is then not read: with one
+/// micro-batch a step nothing has been added before.
+bool starts_from_zero(const graph::Graph& body, const graph::Op& op);
+
+/// Is the constant one that nobody reads, since it only says so?
+bool is_zero_start(const graph::Graph& body, const graph::Op& constant);
+
+/// The accumulate op that is all that becomes of what a scatter_add makes, if its kernel may add
+/// the rows to the accumulator itself; kNoOp: it has to make a table of its own.
+graph::OpId accumulation_of_rows(const Lowering& low, const graph::Op& scatter);
+
 /// Bytes of the workspace that nothing needs while an op runs.
 struct FreeBytes {
   int64_t bytes = 0;

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <system_error>
+#include <utility>
 
 namespace sgactor::kernels::cuda {
 namespace {
@@ -51,6 +52,17 @@ Status open_matmul_table(MatmulTable& table) {
   return given != nullptr ? status : Status();
 }
 
+/// A thread that does beside the start what the first body would wait for; none where none can be
+/// started: whoever asks first then waits.
+template <class F>
+std::jthread start_loader(F load) {
+  try {
+    return std::jthread(std::move(load));
+  } catch (const std::system_error&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 void AllocationCounter::add(int64_t bytes) {
@@ -87,9 +99,10 @@ bool probe_devices(std::string* why) {
   return error == cudaSuccess && count > 0;
 }
 
-CudaDevice::CudaDevice() = default;
+CudaDevice::CudaDevice() : attentions_(std::make_unique<AttentionPlans>()) {}
 
 CudaDevice::~CudaDevice() {
+  if (library_loader_.joinable()) library_loader_.join();
   if (attention_loader_.joinable()) attention_loader_.join();
   if (product_loader_.joinable()) product_loader_.join();
   cudaSetDevice(index_);
@@ -99,9 +112,11 @@ CudaDevice::~CudaDevice() {
 }
 
 Result<std::shared_ptr<CudaDevice>> CudaDevice::create(int32_t index) {
+  std::jthread libraries = start_loader(load_attention_libraries);
   std::string why;
   if (!probe_devices(&why)) return unsupported("cuda: " + why);
   std::shared_ptr<CudaDevice> device(new CudaDevice());
+  device->library_loader_ = std::move(libraries);
   SGA_TRY(device->open(index));
   return device;
 }
@@ -119,11 +134,7 @@ Status CudaDevice::open(int32_t index) {
                                    index, properties.name, properties.major, properties.minor,
                                    kNeededMajor));
   }
-  try {
-    attention_loader_ = std::jthread([index] { load_fused_attention(index); });
-  } catch (const std::system_error&) {
-    // Whoever asks for attention first then loads it.
-  }
+  attention_loader_ = start_loader([index] { load_fused_attention(index); });
   SGA_TRY(use());
   SGA_CUDA_TRY(cudaStreamCreateWithFlags(&transfers_, cudaStreamNonBlocking));
   if (const cublasStatus_t s = cublasLtCreate(&blas_); s != CUBLAS_STATUS_SUCCESS) {
@@ -154,16 +165,12 @@ Status CudaDevice::open(int32_t index) {
 }
 
 void CudaDevice::load_products() {
-  try {
-    product_loader_ = std::jthread([this] {
-      // The library's first choice of an algorithm takes it 0.1 s; too small to be measured.
-      const MatmulShape small{
-          .m = 256, .n = 256, .k = 256, .operands = DType::kBF16, .result = DType::kBF16};
-      if (use().ok()) static_cast<void>(Matmul::create(*this, small).ok());
-    });
-  } catch (const std::system_error&) {
-    // The first body that asks waits for it.
-  }
+  product_loader_ = start_loader([this] {
+    // The library's first choice of an algorithm takes it 0.1 s; too small to be measured.
+    const MatmulShape small{
+        .m = 256, .n = 256, .k = 256, .operands = DType::kBF16, .result = DType::kBF16};
+    if (use().ok()) static_cast<void>(Matmul::create(*this, small).ok());
+  });
 }
 
 Status CudaDevice::use() const { return cuda_status(cudaSetDevice(index_)); }

@@ -16,6 +16,7 @@
 
 namespace sgactor::kernels::cuda {
 
+class AttentionPlans;
 class MatmulTable;
 class Profile;
 
@@ -68,6 +69,7 @@ class CudaDevice {
   [[nodiscard]] const DeviceInfo& info() const { return info_; }
   [[nodiscard]] cublasLtHandle_t blas() const { return blas_; }
   [[nodiscard]] MatmulTable& matmuls() { return *matmuls_; }
+  [[nodiscard]] AttentionPlans& attentions() { return *attentions_; }
   /// Held while kernels are measured: bodies are compiled by several threads, and what is timed
   /// needs the GPU alone.
   [[nodiscard]] std::mutex& measuring() { return measuring_; }
@@ -97,7 +99,9 @@ class CudaDevice {
   LaunchCounter launches_;
   std::mutex measuring_;
   std::unique_ptr<MatmulTable> matmuls_;
+  std::unique_ptr<AttentionPlans> attentions_;
   std::unique_ptr<Profile> profile_;
+  std::jthread library_loader_;
   std::jthread attention_loader_;  ///< libraries that bodies will ask for set themselves up
   std::jthread product_loader_;
 };

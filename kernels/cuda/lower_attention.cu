@@ -239,7 +239,7 @@ struct FusedGradient {
 
 /// cuDNN's deterministic kernel keeps all of dP, T x T a head: as many sequences at a time as keep
 /// that small.
-Result<FusedGradient> create_fused_gradient(const AttentionShape& s) {
+Result<FusedGradient> create_fused_gradient(CudaDevice& device, const AttentionShape& s) {
   FusedGradient out;
   for (out.batch = s.B; out.batch >= 1; --out.batch) {
     if (s.B % out.batch != 0) continue;
@@ -248,7 +248,7 @@ Result<FusedGradient> create_fused_gradient(const AttentionShape& s) {
   }
   AttentionShape piece = s;
   piece.B = out.batch;
-  SGA_ASSIGN(out.kernel, create_fused_attention(piece, true));
+  SGA_ASSIGN(out.kernel, device.attentions().get(piece, true));
   return out;
 }
 
@@ -280,7 +280,7 @@ Status lower_flash_attention(Lowering& low, const Op& op) {
   if (low.type(o).num_elements() == 0) return {};
   const DType dtype = low.type(o).dtype;
   if (worth_asking(dtype, a.s)) {
-    auto fused = create_fused_attention(a.s, false);
+    auto fused = low.device().attentions().get(a.s, false);
     if (fused.ok()) {
       low.need_scratch((*fused)->workspace_bytes());
       low.add([=, f = *fused](const Frame& frame) {
@@ -320,7 +320,7 @@ Status lower_flash_attention_grad(Lowering& low, const Op& op) {
     return {};
   }
   if (worth_asking(dtype, a.s)) {
-    auto fused = create_fused_gradient(a.s);
+    auto fused = create_fused_gradient(low.device(), a.s);
     if (fused.ok()) {
       low.need_scratch(fused->kernel->workspace_bytes());
       low.add([=, f = *fused](const Frame& frame) -> Status {

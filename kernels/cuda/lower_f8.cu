@@ -1,5 +1,6 @@
 // Rounding to 8-bit floats, their products, and the scales of the next step. M, N, K as in the op
 // table.
+#include "kernels/cuda/body_places.h"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/quantize_f8.cuh"
@@ -171,14 +172,14 @@ Status lower_scaled_matmul(Lowering& low, const Op& op) {
   s.operands = low.type(a).dtype;
   s.operands_b = low.type(b).dtype;
   s.result = y.dtype;
-  s.accumulate = accumulates;
+  s.accumulate = accumulates && !starts_from_zero(low.body(), op);
   s.adds = !accumulates && op.operands.size() > 4;
   const ValueId c = s.adds ? op.operands[4] : result;
   auto product = create_scaled_product(low.device(), s);
   if (product.status().code() == Code::kUnsupported) return low.no_kernel(op);
   SGA_TRY(product.status());
   low.need_scratch(product->workspace_bytes);
-  if (accumulates) {
+  if (s.accumulate) {
     const ValueId acc = op.operands[0];
     const int64_t bytes = y.bytes();
     low.add([=](const Frame& f) -> Status {

@@ -92,6 +92,7 @@ Status run_loss_and_grad(cudaStream_t stream, int64_t rows, int64_t V, const int
 struct Block {
   int64_t first = 0;
   int64_t rows = 0;
+  bool adds = true;        ///< to the weight's gradient, else writes it
   Product logits, dx, dw;  // the last two of the gradient only
 };
 
@@ -99,7 +100,8 @@ struct Head {
   int64_t N = 0, D = 0, V = 0;
   DType dtype = DType::kF32;
   bool gradient = false;
-  FreeBytes room;  ///< of the logits; none: they lie first in the scratch
+  bool from_zero = false;  ///< the first block writes the weight's gradient
+  FreeBytes room;          ///< of the logits; none: they lie first in the scratch
   std::vector<Block> blocks;
   int64_t loss_offset = 0;  ///< in the scratch; f64[N]
   int64_t workspace_offset = 0;
@@ -122,7 +124,7 @@ Status add_products(CudaDevice& device, const Head& h, Block& block) {
   to_w.operands = h.dtype;
   to_w.result = stat;
   to_w.trans_a = true;
-  to_w.accumulate = true;
+  to_w.accumulate = block.adds;
   SGA_ASSIGN(block.dw, create_product(device, to_w));
   return {};
 }
@@ -139,7 +141,9 @@ Status plan_blocks(CudaDevice& device, Head& h) {
     Block block;
     block.first = first;
     block.rows = std::min(cut.rows, h.N - first);
-    if (!h.blocks.empty() && h.blocks.back().rows == block.rows) {
+    block.adds = first > 0 || !h.from_zero;
+    if (!h.blocks.empty() && h.blocks.back().rows == block.rows &&
+        h.blocks.back().adds == block.adds) {
       const Block& like = h.blocks.back();
       block.logits = like.logits;
       block.dx = like.dx;
@@ -189,10 +193,13 @@ template <class T>
 void add_gradient(Lowering& low, const Op& op, Head head) {
   const std::vector<ValueId> in = op.operands;
   const std::vector<ValueId> out = op.results;
+  const int64_t dw_bytes = low.type(out[0]).bytes();
   low.add([=, h = std::move(head)](const Frame& f) -> Status {
     auto* losses = reinterpret_cast<double*>(f.scratch + h.loss_offset);
     T* logits = logits_at<T>(h, f);
     std::byte* workspace = f.scratch + h.workspace_offset;
+    if (h.from_zero && h.blocks.empty())
+      SGA_CUDA_TRY(cudaMemsetAsync(f.values[out[0]], 0, static_cast<size_t>(dw_bytes), f.stream));
     for (const Block& b : h.blocks) {
       const T* x = f.at<T>(in[1]) + b.first * h.D;
       SGA_TRY(b.logits.run(f.stream, x, f.at<T>(in[2]), nullptr, logits, workspace));
@@ -226,6 +233,7 @@ Status lower_linear_cross_entropy(Lowering& low, const Op& op) {
   h.V = low.type(w).shape.dim(0);
   h.dtype = low.type(x).dtype;
   if (h.dtype == DType::kF8E4M3) return lower_f8_head(low, op);
+  h.from_zero = h.gradient && starts_from_zero(low.body(), op);
   h.room = largest_gap(low, op);
   if (Status s = plan_blocks(low.device(), h); s.code() == Code::kUnsupported) {
     return low.no_kernel(op);

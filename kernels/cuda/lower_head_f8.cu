@@ -73,6 +73,7 @@ __global__ void grad_scale_kernel(const float* dloss, float* scale) {
 struct Block {
   int64_t first = 0;
   int64_t rows = 0;
+  bool adds = true;  ///< to the weight's gradient, else writes it
   ScaledProduct logits, dx, dw;
 };
 
@@ -82,8 +83,9 @@ struct Values {
 
 struct Head {
   int64_t N = 0, D = 0, V = 0;
-  bool turned = false;  ///< operands and gradients of logits both ways
-  FreeBytes room;       ///< of a block: logits, then their gradients; none: first in the scratch
+  bool turned = false;     ///< operands and gradients of logits both ways
+  bool from_zero = false;  ///< the first block writes the weight's gradient
+  FreeBytes room;          ///< of a block: logits, then their gradients; none: first in the scratch
   std::vector<Block> blocks;
   int64_t grads_at = 0, turned_at = 0;  ///< in the block
   // In the scratch: f64[N] losses, f32[R] lse, a scale.
@@ -114,7 +116,7 @@ Status add_products(CudaDevice& device, const Head& h, Block& block) {
   dw.operands = DType::kF8E5M2;
   dw.operands_b = DType::kF8E4M3;
   dw.result = DType::kF32;
-  dw.accumulate = true;
+  dw.accumulate = block.adds;
   if (h.turned) dw.stride_b = h.N;  // columns of a block, of all rows of x
   SGA_ASSIGN(block.dw, create_scaled_product(device, dw));
   return {};
@@ -133,7 +135,9 @@ Status plan_blocks(CudaDevice& device, Head& h) {
     Block block;
     block.first = first;
     block.rows = std::min(rows, h.N - first);
-    if (!h.blocks.empty() && h.blocks.back().rows == block.rows) {
+    block.adds = first > 0 || !h.from_zero;
+    if (!h.blocks.empty() && h.blocks.back().rows == block.rows &&
+        h.blocks.back().adds == block.adds) {
       block = h.blocks.back();
       block.first = first;
     } else {
@@ -224,13 +228,17 @@ Status lower_f8_head(Lowering& low, const Op& op) {
   h.D = low.type(v.x).shape.dim(1);
   h.V = low.type(v.w).shape.dim(0);
   h.turned = has_turned && h.N % 16 == 0 && h.D % 16 == 0 && turns_by_tiles(h.N, h.V);
+  h.from_zero = starts_from_zero(low.body(), op);
   h.room = largest_gap(low, op);
   SGA_TRY(plan_blocks(low.device(), h));
   add_id_check(low, v.targets, h.V, true, "target");
   low.need_scratch(h.scratch_bytes);
   const int64_t acc_bytes = low.type(v.acc).bytes();
   low.add([=, head = std::move(h)](const Frame& f) -> Status {
-    if (f.values[v.acc] != f.values[v.new_acc] && acc_bytes > 0) {
+    if (head.from_zero && head.blocks.empty())
+      SGA_CUDA_TRY(
+          cudaMemsetAsync(f.values[v.new_acc], 0, static_cast<size_t>(acc_bytes), f.stream));
+    if (!head.from_zero && f.values[v.acc] != f.values[v.new_acc] && acc_bytes > 0) {
       SGA_CUDA_TRY(cudaMemcpyAsync(f.values[v.new_acc], f.values[v.acc],
                                    static_cast<size_t>(acc_bytes), cudaMemcpyDeviceToDevice,
                                    f.stream));

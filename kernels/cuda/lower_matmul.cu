@@ -1,5 +1,6 @@
 // Products by cuBLASLt; a plain kernel for the types and shapes that it refuses.
 #include "kernels/cuda/add_parts.cuh"
+#include "kernels/cuda/body_places.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/matmul.h"
@@ -101,7 +102,7 @@ MatmulShape shape_of(const Lowering& low, const Op& op, ValueId a, ValueId b, Va
   for (int d = 0; d + 2 < result.rank(); ++d) s.batch *= result.dim(d);
   s.operands = low.type(b).dtype;
   s.result = low.type(y).dtype;
-  s.accumulate = op.kind == OpKind::kMatmulAccumulate;
+  s.accumulate = op.kind == OpKind::kMatmulAccumulate && !starts_from_zero(low.body(), op);
   s.adds = op.kind == OpKind::kMatmul && op.operands.size() > 2;
   return s;
 }

@@ -5,6 +5,8 @@
 #include "kernels/cuda/rounded_maker.h"
 #include "kernels/cuda/row_loss.cuh"
 
+#include <cuda_pipeline_primitives.h>
+
 #include <cmath>
 
 namespace sgactor::kernels::cuda {
@@ -16,6 +18,7 @@ using graph::ValueId;
 
 /// Blocks that share the rows of a norm's weight gradient; fixed, so that sums have one order.
 constexpr int64_t kGradBlocks = 528;
+constexpr int64_t kWarpGradBlocks = 132;  ///< where an SM has room for one
 constexpr int64_t kMostSharedBytes = 48 * 1024;
 
 int64_t row_length(const TensorType& t) { return t.shape.dim(-1); }
@@ -258,80 +261,116 @@ __global__ void __launch_bounds__(1024)
   for (int j = 0; j < N; ++j) part_PD[blockIdx.x * D + d + j] = dw[j];
 }
 
-/// The same for rows of 32 * N * kParts elements: a warp a row, whose reads are all under way at
-/// once; no barrier but at the end, where the block's warps add their parts of dw in order. The
-/// registers hold no weights: they come from the cache each time.
+/// Rows of a warp whose reads are under way.
+constexpr int kStages = 2;
+
+/// dy, x and, where it adds, ds of a row.
+template <int kParts, bool kAdds>
+struct NormStage {
+  static constexpr int kTensors = kAdds ? 3 : 2;
+  uint4 v[kTensors][kParts][32];
+};
+/// Waits for the calling thread's copies, all but the newest kLeft groups.
+template <int kLeft>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+/// The same for rows of 32 * N * kParts elements: a warp a row, whose tensors come through shared
+/// memory, so that the next rows are under way while one is summed; a lane reads there only what
+/// it asked for itself. No barrier but at the end, where the block's threads add the warps' parts
+/// of dw in order.
 template <int N, int kParts, bool kAdds, class T, class S>
 __global__ void __launch_bounds__(32 * kWarpRows, 1)
     warp_norm_grad_kernel(int64_t rows, int64_t per_block, const T* dy_ND, const T* ds_ND,
                           const T* x_ND, const T* w_D, const S* rstd_N, T* dx_ND,
                           Compute<T>* part_PD) {
   using C = Compute<T>;
+  static_assert(N * sizeof(T) == sizeof(uint4));
   constexpr int kStride = 32 * N;
   constexpr int D = kStride * kParts;
-  __shared__ C sums_D[D];
+  extern __shared__ __align__(16) unsigned char shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32 * N;
-  C dw[kParts][N] = {};
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  auto* stages = reinterpret_cast<NormStage<kParts, kAdds>*>(shared) + warp * kStages;
   const int64_t first = blockIdx.x * per_block;
   const int64_t last = first + per_block < rows ? first + per_block : rows;
-  for (int64_t n = first + warp; n < last; n += kWarpRows) {
-    const int64_t at = n * D + lane;
+  const auto fetch = [&](int64_t n, int stage) {
+    if (n < last) {
+      const int64_t at = n * D + lane * N;
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        auto& to = stages[stage].v;
+        __pipeline_memcpy_async(&to[0][p][lane], dy_ND + at + p * kStride, sizeof(uint4));
+        __pipeline_memcpy_async(&to[1][p][lane], x_ND + at + p * kStride, sizeof(uint4));
+        if constexpr (kAdds)
+          __pipeline_memcpy_async(&to[2][p][lane], ds_ND + at + p * kStride, sizeof(uint4));
+      }
+    }
+    __pipeline_commit();
+  };
+  const auto staged = [&](int stage, int tensor, int p) {
+    return *reinterpret_cast<const Vec<T, N>*>(&stages[stage].v[tensor][p][lane]);
+  };
+  C dw[kParts][N] = {};
+  int64_t n = first + warp;
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) fetch(n + stage * kWarpRows, stage);
+  S next_rstd = n < last ? rstd_N[n] : S(0);
+  for (int stage = 0; n < last; n += kWarpRows, stage = (stage + 1) % kStages) {
+    const C rstd = next_rstd;
+    if (n + kWarpRows < last) next_rstd = rstd_N[n + kWarpRows];
+    wait_for_copies<kStages - 1>();
     Vec<T, N> dy[kParts];
     Vec<T, N> x[kParts];
-    Vec<T, N> ds[kParts];
-#pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-      dy[p] = load<N>(dy_ND + at + p * kStride);
-      x[p] = load<N>(x_ND + at + p * kStride);
-    }
-    const C rstd = rstd_N[n];
     C dot = 0;
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
-      const Vec<T, N> w = load<N>(w_D + lane + p * kStride);
+      dy[p] = staged(stage, 0, p);
+      x[p] = staged(stage, 1, p);
+      const Vec<T, N> w = load<N>(w_D + lane * N + p * kStride);
 #pragma unroll
       for (int j = 0; j < N; ++j) dot += widen(dy[p].v[j]) * widen(w.v[j]) * widen(x[p].v[j]);
-    }
-    // Behind the products with w, so that registers hold the one or the other.
-    if constexpr (kAdds) {
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) ds[p] = load<N>(ds_ND + at + p * kStride);
     }
     const C slope = rstd * rstd * (warp_sum(dot) / static_cast<C>(D));
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
-      const Vec<T, N> w = load<N>(w_D + lane + p * kStride);
+      const Vec<T, N> w = load<N>(w_D + lane * N + p * kStride);
+      Vec<T, N> ds{};
+      if constexpr (kAdds) ds = staged(stage, 2, p);
       Vec<T, N> dx;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const C g = widen(dy[p].v[j]);
         const C grad = rstd * (g * widen(w.v[j]) - widen(x[p].v[j]) * slope);
         if constexpr (kAdds) {
-          dx.v[j] = narrow<T>(grad + widen(ds[p].v[j]));
+          dx.v[j] = narrow<T>(grad + widen(ds.v[j]));
         } else {
           dx.v[j] = narrow<T>(grad);
         }
         dw[p][j] += g * widen(x[p].v[j]) * rstd;
       }
-      store<N>(dx_ND + at + p * kStride, dx);
+      store<N>(dx_ND + n * D + lane * N + p * kStride, dx);
     }
+    fetch(n + kStages * kWarpRows, stage);
   }
-  for (int turn = 0; turn < kWarpRows; ++turn) {
-    if (warp == turn) {
+  wait_for_copies<0>();
+  __syncthreads();
+  // The stages' bytes are free: a row of sums a warp.
+  static_assert(sizeof(C) * D <= sizeof(NormStage<kParts, kAdds>) * kStages);
+  auto* sums_WD = reinterpret_cast<C*>(shared);
 #pragma unroll
-      for (int p = 0; p < kParts; ++p) {
+  for (int p = 0; p < kParts; ++p) {
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-          C& sum = sums_D[lane + p * kStride + j];
-          sum = turn == 0 ? dw[p][j] : sum + dw[p][j];
-        }
-      }
-    }
-    __syncthreads();
+    for (int j = 0; j < N; ++j) sums_WD[warp * D + lane * N + p * kStride + j] = dw[p][j];
   }
-  for (int d = static_cast<int>(threadIdx.x); d < D; d += static_cast<int>(blockDim.x))
-    part_PD[static_cast<int64_t>(blockIdx.x) * D + d] = sums_D[d];
+  __syncthreads();
+  for (int d = static_cast<int>(threadIdx.x); d < D; d += static_cast<int>(blockDim.x)) {
+    C sum = sums_WD[d];
+#pragma unroll
+    for (int w = 1; w < kWarpRows; ++w) sum += sums_WD[w * D + d];
+    part_PD[static_cast<int64_t>(blockIdx.x) * D + d] = sum;
+  }
 }
 
 constexpr int kColumns = 32;
@@ -402,29 +441,41 @@ struct NormGrad {
   int64_t D = 0, rows = 0, per_block = 0, parts = 0;
 };
 
-/// Launches warp_norm_grad_kernel if it has the row length; false if not.
+/// Does warp_norm_grad_kernel have the row length?
 template <class T>
-bool launch_warp_rows(const NormGrad& g, const Frame& f, Compute<T>* part) {
+bool has_warp_rows(int64_t D) {
+  return sizeof(T) == 2 && (D == 1024 || D == 2048);
+}
+
+template <int kParts, bool kAdds, class T>
+Status launch_warp_rows(const NormGrad& g, const Frame& f, Compute<T>* part) {
+  using S = Stat<T>;
+  const auto kernel = warp_norm_grad_kernel<8, kParts, kAdds, T, S>;
+  constexpr int kBytes = kStages * kWarpRows * int{sizeof(NormStage<kParts, kAdds>)};
+  SGA_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  kernel<<<static_cast<unsigned>(g.parts), 32 * kWarpRows, kBytes, f.stream>>>(
+      g.rows, g.per_block, f.at<T>(g.dy), kAdds ? f.at<T>(g.ds) : nullptr, f.at<T>(g.x),
+      f.at<T>(g.w), f.at<S>(g.rstd), f.at<T>(g.dx), part);
+  return launched();
+}
+
+/// Pre: has_warp_rows.
+template <class T>
+Status run_warp_rows(const NormGrad& g, const Frame& f, Compute<T>* part) {
   if constexpr (sizeof(T) == 2) {
-    using S = Stat<T>;
-    const auto run = [&](auto with, auto without) {
-      const auto kernel = g.adds ? with : without;
-      kernel<<<static_cast<unsigned>(g.parts), 32 * kWarpRows, 0, f.stream>>>(
-          g.rows, g.per_block, f.at<T>(g.dy), g.adds ? f.at<T>(g.ds) : nullptr, f.at<T>(g.x),
-          f.at<T>(g.w), f.at<S>(g.rstd), f.at<T>(g.dx), part);
-      return true;
-    };
     if (g.D == 1024)
-      return run(warp_norm_grad_kernel<8, 4, true, T, S>, warp_norm_grad_kernel<8, 4, false, T, S>);
-    if (g.D == 2048)
-      return run(warp_norm_grad_kernel<8, 8, true, T, S>, warp_norm_grad_kernel<8, 8, false, T, S>);
+      return g.adds ? launch_warp_rows<4, true, T>(g, f, part)
+                    : launch_warp_rows<4, false, T>(g, f, part);
+    return g.adds ? launch_warp_rows<8, true, T>(g, f, part)
+                  : launch_warp_rows<8, false, T>(g, f, part);
+  } else {
+    return internal_error("rows of 16-bit numbers only");
   }
-  return false;
 }
 
 template <int N, class T>
-void launch_rows(const NormGrad& g, const Frame& f, Compute<T>* part) {
-  if (launch_warp_rows<T>(g, f, part)) return;
+Status launch_rows(const NormGrad& g, const Frame& f, Compute<T>* part) {
+  if (has_warp_rows<T>(g.D)) return run_warp_rows<T>(g, f, part);
   using S = Stat<T>;
   const auto blocks = static_cast<unsigned>(g.parts);
   const int64_t shared = g.D * static_cast<int64_t>(sizeof(Compute<T>));
@@ -442,6 +493,7 @@ void launch_rows(const NormGrad& g, const Frame& f, Compute<T>* part) {
   } else {
     run(rms_norm_grad_kernel<N, false, T, S>, 0);
   }
+  return launched();
 }
 
 template <class T>
@@ -459,7 +511,8 @@ void add_norm_grad(Lowering& low, const Op& op) {
   g.dw = op.results[1];
   g.D = row_length(low.type(g.x));
   g.rows = num_rows(low.type(g.x));
-  g.per_block = std::max<int64_t>(ceil_div(g.rows, kGradBlocks), 1);
+  const int64_t blocks = has_warp_rows<T>(g.D) ? kWarpGradBlocks : kGradBlocks;
+  g.per_block = std::max<int64_t>(ceil_div(g.rows, blocks), 1);
   g.parts = ceil_div(g.rows, g.per_block);
   const int64_t shared = g.D * static_cast<int64_t>(sizeof(C));
   const bool fits = shared <= kMostSharedBytes;
@@ -469,7 +522,7 @@ void add_norm_grad(Lowering& low, const Op& op) {
     low.add([=](const Frame& f) -> Status {
       auto* part = reinterpret_cast<C*>(f.scratch);
       if (g.D == 0) return {};
-      if (g.parts > 0) launch_rows<N, T>(g, f, part);
+      if (g.parts > 0) SGA_TRY((launch_rows<N, T>(g, f, part)));
       if (fits) {
         sum_parts_kernel<T><<<blocks_for(g.D, kColumns), dim3(kColumns, kGroups), 0, f.stream>>>(
             g.parts, g.D, part, f.at<T>(g.dw));

@@ -95,7 +95,6 @@ struct Binary {
       const C s = sigmoid_for<T>(x);
       return narrow<T>(y * s * (C(1) + x * (C(1) - s)));
     }
-    if constexpr (kKind == OpKind::kSwiglu) return swiglu(a, b);
   }
 };
 
@@ -171,7 +170,38 @@ Status add_unary(Lowering& low, const Op& op) {
 template <class Acc, class T>
 struct Accumulate {
   __device__ Acc operator()(Acc acc, T x) const { return acc + static_cast<Acc>(widen(x)); }
+  __device__ Acc operator()(T x) const { return Acc(0) + static_cast<Acc>(widen(x)); }
 };
+
+/// y = swiglu(gate, up). Two groups of elements a thread: the second is under way while the first
+/// is computed.
+template <int N, class T>
+__global__ void swiglu_kernel(int64_t n, const T* gate, const T* up, T* y) {
+  constexpr int kGroups = 2;
+  const int64_t stride = static_cast<int64_t>(blockDim.x) * N;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kGroups * stride + threadIdx.x * N;
+  if (first + (kGroups - 1) * stride + N <= n) {
+    Vec<T, N> g[kGroups];
+    Vec<T, N> u[kGroups];
+#pragma unroll
+    for (int k = 0; k < kGroups; ++k) {
+      g[k] = load<N>(gate + first + k * stride);
+      u[k] = load<N>(up + first + k * stride);
+    }
+#pragma unroll
+    for (int k = 0; k < kGroups; ++k) {
+      Vec<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j) out.v[j] = swiglu(g[k].v[j], u[k].v[j]);
+      store<N>(y + first + k * stride, out);
+    }
+    return;
+  }
+  for (int k = 0; k < kGroups; ++k) {
+    const int64_t at = first + k * stride;
+    for (int64_t j = at; j < n && j < at + N; ++j) y[j] = swiglu(gate[j], up[j]);
+  }
+}
 
 /// With kProduct also y = swiglu(gate, up).
 template <int N, bool kProduct, class T>
@@ -279,6 +309,24 @@ const Op* product_beside(const Lowering& low, const Op& gradient) {
   return &body.op(product);
 }
 
+Status add_swiglu(Lowering& low, const Op& op) {
+  const ValueId gate = op.operands[0];
+  const ValueId up = op.operands[1];
+  const ValueId y = op.results[0];
+  const int64_t n = low.type(y).num_elements();
+  const bool known = by_float(low.type(y).dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    low.add([=](const Frame& f) -> Status {
+      if (n == 0) return {};
+      constexpr int N = kLanes<T>;
+      swiglu_kernel<N><<<blocks_for(n, 2 * kThreads * N), kThreads, 0, f.stream>>>(
+          n, f.at<T>(gate), f.at<T>(up), f.at<T>(y));
+      return launched();
+    });
+  });
+  return known ? Status() : low.no_kernel(op);
+}
+
 /// swiglu and its gradient, each alone or both by one kernel.
 Status lower_swiglu(Lowering& low, const Op& op) {
   if (op.kind == OpKind::kSwiglu) {
@@ -288,7 +336,7 @@ Status lower_swiglu(Lowering& low, const Op& op) {
         return add_swiglu_grad(low, gradient, op.results[0]);
       }
     }
-    return add_binary<OpKind::kSwiglu>(low, op);
+    return add_swiglu(low, op);
   }
   return product_beside(low, op) != nullptr ? Status() : add_swiglu_grad(low, op, graph::kNoValue);
 }
@@ -434,8 +482,15 @@ Status lower_gated(Lowering& low, const Op& op) {
 Status lower_accumulate(Lowering& low, const Op& op) {
   const ValueId acc = op.operands[0];
   const ValueId x = op.operands[1];
+  if (const graph::OpId maker = low.body().value(x).producer; maker != graph::kNoOp) {
+    const Op& scatter = low.body().op(maker);
+    const bool scatters =
+        scatter.kind == OpKind::kScatterAdd || scatter.kind == OpKind::kScatterAddShard;
+    if (scatters && accumulation_of_rows(low, scatter) != graph::kNoOp) return {};
+  }
   const ValueId y = op.results[0];
   const int64_t n = low.type(acc).num_elements();
+  const bool from_zero = starts_from_zero(low.body(), op);
   bool known = false;
   by_float(low.type(x).dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -443,7 +498,9 @@ Status lower_accumulate(Lowering& low, const Op& op) {
       using Acc = typename decltype(acc_tag)::type;
       known = true;
       low.add([=](const Frame& f) {
-        return map(f, Accumulate<Acc, T>{}, n, f.at<Acc>(y), f.at<Acc>(acc), f.at<T>(x));
+        return from_zero
+                   ? map(f, Accumulate<Acc, T>{}, n, f.at<Acc>(y), f.at<T>(x))
+                   : map(f, Accumulate<Acc, T>{}, n, f.at<Acc>(y), f.at<Acc>(acc), f.at<T>(x));
       });
     };
     if (low.type(acc).dtype == DType::kF32) step(Tag<float>{});

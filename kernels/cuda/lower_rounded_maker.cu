@@ -208,13 +208,15 @@ struct RotateSource {
   const bf16* x;
   const bf16* cosines;  ///< [T, K / 2]
   const bf16* sines;
-  int64_t times, half;
+  uint32_t times, half;
   float sign;
   __device__ __forceinline__ void read(int64_t row, int64_t column, int64_t at,
                                        Sixteen (&out)[1]) const {
-    const int64_t k = column % (2 * half);
+    // In 32 bits: divisions of 64 would take as long as the memory does.
+    const uint32_t k = static_cast<uint32_t>(column) % (2 * half);
     const bool first = k < half;
-    const int64_t angle = row % times * half + (first ? k : k - half);
+    const int64_t angle =
+        int64_t{static_cast<uint32_t>(row) % times} * half + (first ? k : k - half);
     const Vec<bf16, 16> own = load<16>(x + at);
     const Vec<bf16, 16> other = load<16>(first ? x + at + half : x + at - half);
     const Vec<bf16, 16> c = load<16>(cosines + angle);
@@ -279,8 +281,8 @@ void add_maker(Lowering& low, const RoundedMaker& r) {
       break;
     case OpKind::kRotate: {
       const Shape& shape = low.type(read[0]).shape;
-      const int64_t times = shape.dim(1);
-      const int64_t half = shape.dim(3) / 2;
+      const auto times = static_cast<uint32_t>(shape.dim(1));
+      const auto half = static_cast<uint32_t>(shape.dim(3) / 2);
       const float sign = op.attrs.flag("inverse") ? -1.0F : 1.0F;
       add_kernel<kTo>(low, r, "rotate, rounded", [=](const Frame& f) {
         return RotateSource{

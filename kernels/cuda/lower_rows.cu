@@ -74,18 +74,19 @@ __global__ void softmax_grad_kernel(int64_t D, const T* y_ND, const T* dy_ND, T*
   });
 }
 
-template <int N, class T>
-__global__ void rotate_kernel(int64_t pairs, int64_t T_time, int64_t H, int64_t half,
-                              Compute<T> sign, const T* x, const T* cos_TK, const T* sin_TK, T* y) {
+/// I: an index of pairs; divisions of 64 bits would take as long as the memory does.
+template <int N, class I, class T>
+__global__ void rotate_kernel(int64_t pairs, I T_time, I H, I half, Compute<T> sign, const T* x,
+                              const T* cos_TK, const T* sin_TK, T* y) {
   using C = Compute<T>;
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   if (i >= pairs) return;
-  const int64_t row = i / half;
-  const int64_t k = i - row * half;
+  const I row = static_cast<I>(i) / half;
+  const int64_t k = i - int64_t{row} * half;
   const int64_t t = row / H % T_time;
   const Vec<T, N> c = load<N>(cos_TK + t * half + k);
   const Vec<T, N> s = load<N>(sin_TK + t * half + k);
-  const int64_t at = row * 2 * half + k;
+  const int64_t at = int64_t{row} * 2 * half + k;
   const Vec<T, N> a = load<N>(x + at);
   const Vec<T, N> b = load<N>(x + at + half);
   Vec<T, N> y1;
@@ -202,10 +203,15 @@ Status lower_rotate(Lowering& low, const Op& op) {
       constexpr int N = decltype(lanes)::value;
       low.add([=](const Frame& f) -> Status {
         if (pairs == 0) return {};
-        rotate_kernel<N><<<blocks_for(pairs, 256 * N), 256, 0, f.stream>>>(
-            pairs, T_time, H, half, static_cast<Compute<T>>(sign), f.at<T>(x), f.at<T>(cosines),
-            f.at<T>(sines), f.at<T>(y));
-        return launched();
+        const auto run = [&](auto index) {
+          using I = decltype(index);
+          rotate_kernel<N, I><<<blocks_for(pairs, 256 * N), 256, 0, f.stream>>>(
+              pairs, static_cast<I>(T_time), static_cast<I>(H), static_cast<I>(half),
+              static_cast<Compute<T>>(sign), f.at<T>(x), f.at<T>(cosines), f.at<T>(sines),
+              f.at<T>(y));
+          return launched();
+        };
+        return pairs < (int64_t{1} << 31) ? run(int32_t{}) : run(int64_t{});
       });
     });
   });

@@ -1,9 +1,12 @@
 // Ops that move elements or make them. Elements move as words of their size, whatever their dtype.
 #include "graph/base/philox.h"
+#include "kernels/cuda/body_places.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -132,6 +135,55 @@ Status copy_rows(const Frame& f, std::byte* to, int64_t to_pitch, const std::byt
       static_cast<size_t>(width), static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, f.stream));
 }
 
+/// Small parts that one launch puts behind one another: a copy of its own each takes longer to
+/// start than to run.
+struct Parts {
+  static constexpr size_t kMost = 192;
+  const std::byte* from[kMost];
+  uint32_t at[kMost];  ///< bytes from the start of the result
+  uint32_t bytes[kMost];
+};
+static_assert(sizeof(Parts) + sizeof(std::byte*) <= 4096, "a kernel's arguments");
+constexpr int64_t kSmallPart = int64_t{16} << 10;
+
+/// A block a part.
+__global__ void concat_kernel(const __grid_constant__ Parts parts, std::byte* y) {
+  const std::byte* from = parts.from[blockIdx.x];
+  std::byte* to = y + parts.at[blockIdx.x];
+  const uint32_t bytes = parts.bytes[blockIdx.x];
+  const uintptr_t grain = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to);
+  if ((grain | bytes) % sizeof(uint32_t) == 0) {
+    const auto* word = reinterpret_cast<const uint32_t*>(from);
+    for (uint32_t i = threadIdx.x; i < bytes / sizeof(uint32_t); i += blockDim.x)
+      reinterpret_cast<uint32_t*>(to)[i] = word[i];
+  } else {
+    for (uint32_t i = threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
+  }
+}
+
+/// Appends steps that join operands of `bytes` each, which lie whole in the result.
+void add_small_concat(Lowering& low, const Op& op, const std::vector<int64_t>& bytes) {
+  const ValueId y = op.results[0];
+  int64_t at = 0;
+  for (size_t begin = 0; begin < bytes.size(); begin += Parts::kMost) {
+    const size_t end = std::min(begin + Parts::kMost, bytes.size());
+    const std::vector<ValueId> from(op.operands.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    op.operands.begin() + static_cast<std::ptrdiff_t>(end));
+    Parts parts{};
+    for (size_t i = begin; i < end; ++i) {
+      parts.at[i - begin] = static_cast<uint32_t>(at);
+      parts.bytes[i - begin] = static_cast<uint32_t>(bytes[i]);
+      at += bytes[i];
+    }
+    low.add([=](const Frame& f) -> Status {
+      Parts p = parts;
+      for (size_t i = 0; i < from.size(); ++i) p.from[i] = f.values[from[i]];
+      concat_kernel<<<static_cast<unsigned>(from.size()), 128, 0, f.stream>>>(p, f.values[y]);
+      return launched();
+    });
+  }
+}
+
 template <class W>
 __global__ void fill_kernel(int64_t n, W* y, W value) {
   for (int64_t i = first_index(); i < n; i += index_step()) y[i] = value;
@@ -243,6 +295,14 @@ Status lower_concat(Lowering& low, const Op& op) {
   const ValueId y = op.results[0];
   const int64_t size = dtype_bytes(low.type(y).dtype);
   const AxisView to = axis_view(low.type(y).shape, op.attrs.i64("axis"));
+  std::vector<int64_t> bytes;
+  for (const ValueId x : op.operands) bytes.push_back(low.type(x).bytes());
+  const int64_t largest = *std::max_element(bytes.begin(), bytes.end());
+  if (bytes.size() > 1 && to.outer == 1 && largest <= kSmallPart &&
+      low.type(y).bytes() <= std::numeric_limits<uint32_t>::max()) {
+    add_small_concat(low, op, bytes);
+    return {};
+  }
   int64_t start = 0;
   for (const ValueId x : op.operands) {
     const AxisView from = axis_view(low.type(x).shape, op.attrs.i64("axis"));
@@ -256,6 +316,7 @@ Status lower_concat(Lowering& low, const Op& op) {
 }
 
 Status lower_constant(Lowering& low, const Op& op) {
+  if (is_zero_start(low.body(), op)) return {};
   const ValueId y = op.results[0];
   const int64_t n = low.type(y).num_elements();
   const double value = op.attrs.f64("value");

@@ -1,4 +1,5 @@
 // Token tables and the loss. Letters: V vocabulary, D model dim, N rows.
+#include "kernels/cuda/body_places.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/row_loss.cuh"
@@ -53,8 +54,8 @@ __global__ void iota_kernel(int32_t n, int32_t* y) {
 
 /// Block (i, c): if i is the first of its id among the sorted, adds up all rows of that id, which
 /// stand in order of position, for the c-th group of columns. Ids of other ranks' rows are left
-/// out.
-template <int N, class T>
+/// out. With kAdds the sum is added to what is there.
+template <int N, bool kAdds, class T>
 __global__ void add_segments_kernel(int32_t n, int64_t rows, int64_t D, const int32_t* ids,
                                     const int32_t* from, const int32_t* index, const T* dy_ND,
                                     T* y_VD) {
@@ -71,6 +72,11 @@ __global__ void add_segments_kernel(int32_t n, int64_t rows, int64_t D, const in
     for (int j = 0; j < N; ++j) sum[j] += widen(v.v[j]);
   }
   Vec<T, N> out;
+  if constexpr (kAdds) {
+    const Vec<T, N> before = load<N>(y_VD + row * D + d);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] = widen(before.v[j]) + sum[j];
+  }
 #pragma unroll
   for (int j = 0; j < N; ++j) out.v[j] = narrow<T>(sum[j]);
   store<N>(y_VD + row * D + d, out);
@@ -118,6 +124,7 @@ struct Scatter {
   int32_t n = 0;
   int64_t rows = 0;
   int64_t D = 0;
+  bool adds = false;  ///< to what is in y
 };
 
 template <class T>
@@ -125,7 +132,7 @@ Status run_scatter(const Frame& f, const Scatter& s, const int32_t* ids, const i
                    const T* dy, T* y) {
   const int64_t y_bytes = s.rows * s.D * static_cast<int64_t>(sizeof(T));
   if (y_bytes == 0) return {};
-  SGA_CUDA_TRY(cudaMemsetAsync(y, 0, static_cast<size_t>(y_bytes), f.stream));
+  if (!s.adds) SGA_CUDA_TRY(cudaMemsetAsync(y, 0, static_cast<size_t>(y_bytes), f.stream));
   if (s.n == 0) return {};
   const int64_t list = s.scratch.list_bytes;
   auto* sorted = reinterpret_cast<int32_t*>(f.scratch);
@@ -139,8 +146,8 @@ Status run_scatter(const Frame& f, const Scatter& s, const int32_t* ids, const i
   by_lanes<T>(s.D, [&](auto lanes) {
     constexpr int N = decltype(lanes)::value;
     const dim3 grid(static_cast<unsigned>(s.n), blocks_for(s.D, 128 * N));
-    add_segments_kernel<N>
-        <<<grid, 128, 0, f.stream>>>(s.n, s.rows, s.D, sorted, from, index, dy, y);
+    const auto kernel = s.adds ? add_segments_kernel<N, true, T> : add_segments_kernel<N, false, T>;
+    kernel<<<grid, 128, 0, f.stream>>>(s.n, s.rows, s.D, sorted, from, index, dy, y);
   });
   return launched();
 }
@@ -209,10 +216,15 @@ Status lower_scatter_add(Lowering& low, const Op& op) {
   const ValueId ids = op.operands[0];
   const ValueId dy = op.operands[1];
   const ValueId index = cut ? op.operands[2] : ids;
-  const ValueId y = op.results[0];
+  const graph::OpId accumulation = accumulation_of_rows(low, op);
+  const bool into_sum = accumulation != graph::kNoOp;
+  const ValueId y = into_sum ? low.body().op(accumulation).results[0] : op.results[0];
   const int64_t count = low.type(ids).num_elements();
   if (count > INT32_MAX) return low.no_kernel(op);
   Scatter s;
+  s.adds = into_sum && !starts_from_zero(low.body(), low.body().op(accumulation));
+  const ValueId acc = s.adds ? low.body().op(accumulation).operands[0] : y;
+  const int64_t y_bytes = low.type(y).bytes();
   s.n = static_cast<int32_t>(count);
   s.rows = low.type(y).shape.dim(0);
   s.D = low.type(y).shape.dim(1);
@@ -222,7 +234,11 @@ Status lower_scatter_add(Lowering& low, const Op& op) {
   const bool known = by_float(low.type(dy).dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     low.need_scratch(s.scratch.total());
-    low.add([=](const Frame& f) {
+    low.add([=](const Frame& f) -> Status {
+      if (s.adds && f.values[acc] != f.values[y]) {
+        SGA_CUDA_TRY(cudaMemcpyAsync(f.values[y], f.values[acc], static_cast<size_t>(y_bytes),
+                                     cudaMemcpyDeviceToDevice, f.stream));
+      }
       return run_scatter(f, s, f.at<int32_t>(ids), cut ? f.at<int32_t>(index) : nullptr,
                          f.at<T>(dy), f.at<T>(y));
     });

@@ -44,12 +44,22 @@ __device__ __forceinline__ float start_quantize(const QuantizeArgs& args) {
   return 1.0F / scale;
 }
 
+/// What has been seen by now, by any block.
+__device__ __forceinline__ uint32_t seen_so_far(const QuantizeArgs& args) {
+  return args.seen == nullptr ? 0 : __ldcg(args.seen);
+}
+/// Order does not matter to a maximum, so the bits are the same in every run. `known`: of
+/// seen_so_far; most blocks have nothing to add to it.
+__device__ __forceinline__ void note_seen(const QuantizeArgs& args, uint32_t largest,
+                                          uint32_t known) {
+  if (args.seen != nullptr && largest > known) atomicMax(args.seen, largest);
+}
 /// All threads of the block call.
 __device__ __forceinline__ void note_largest(const QuantizeArgs& args, uint32_t largest) {
   if (args.seen == nullptr) return;
+  const uint32_t known = seen_so_far(args);
   largest = block_reduce<MaxOp>(largest);
-  // Order does not matter to a maximum, so the bits are the same in every run.
-  if (threadIdx.x == 0) atomicMax(args.seen, largest);
+  if (threadIdx.x == 0) note_seen(args, largest, known);
 }
 
 /// 16 numbers to 16 bytes, saturated.
@@ -109,6 +119,19 @@ struct TilePlace {
   int64_t out_column = static_cast<int64_t>(blockIdx.y) * kF8Tile + part;
 };
 
+/// Largest magnitudes of a block of 256: each warp puts its own, a barrier, a thread takes them.
+using WarpMaxima = uint32_t[8];
+__device__ __forceinline__ void put_largest(WarpMaxima& maxima, uint32_t largest) {
+  largest = __reduce_max_sync(0xffffffffU, largest);
+  if (threadIdx.x % 32 == 0) maxima[threadIdx.x / 32] = largest;
+}
+__device__ __forceinline__ uint32_t take_largest(const WarpMaxima& maxima) {
+  uint32_t largest = maxima[0];
+#pragma unroll
+  for (int w = 1; w < 8; ++w) largest = max(largest, maxima[w]);
+  return largest;
+}
+
 /// Tensors that one kernel rounds.
 template <int kOuts>
 struct QuantizeTargets {
@@ -123,22 +146,26 @@ __global__ void __launch_bounds__(256)
                            Source source) {
   constexpr int kOuts = Source::kOuts;
   __shared__ TurnedTile tiles[kOuts];
-  float inverse[kOuts];
-#pragma unroll
-  for (int t = 0; t < kOuts; ++t) inverse[t] = start_quantize<kTo>(to.args[t]);
+  __shared__ WarpMaxima maxima[kOuts];
   const TilePlace place;
-  uint32_t largest[kOuts] = {};
-  if (place.row < rows && place.column < columns) {
-    const int64_t at = place.row * columns + place.column;
-    Sixteen values[kOuts];
-    source.read(place.row, place.column, at, values);
+  const bool inside = place.row < rows && place.column < columns;
+  const int64_t at = place.row * columns + place.column;
+  // Ahead of the scales, so that nothing waits for these before the tensors are asked for.
+  Sixteen values[kOuts];
+  if (inside) source.read(place.row, place.column, at, values);
+  uint32_t known[kOuts];
 #pragma unroll
-    for (int t = 0; t < kOuts; ++t) {
-      const uint4 bytes = round_16<kTo>(values[t], inverse[t]);
-      largest[t] = largest_of(values[t]);
+  for (int t = 0; t < kOuts; ++t) {
+    known[t] = seen_so_far(to.args[t]);
+    const float inverse = start_quantize<kTo>(to.args[t]);
+    uint32_t largest = 0;
+    if (inside) {
+      const uint4 bytes = round_16<kTo>(values[t], inverse);
+      largest = largest_of(values[t]);
       if (to.args[t].q != nullptr) *reinterpret_cast<uint4*>(to.args[t].q + at) = bytes;
       put_16(tiles[t], place.line, place.part, bytes);
     }
+    put_largest(maxima[t], largest);
   }
   __syncthreads();
   if (place.out_row < columns && place.out_column < rows) {
@@ -148,8 +175,9 @@ __global__ void __launch_bounds__(256)
           take_16(tiles[t], place.line, place.part);
     }
   }
+  if (threadIdx.x > 0) return;
 #pragma unroll
-  for (int t = 0; t < kOuts; ++t) note_largest(to.args[t], largest[t]);
+  for (int t = 0; t < kOuts; ++t) note_seen(to.args[t], take_largest(maxima[t]), known[t]);
 }
 
 /// Can the kernel above do it?

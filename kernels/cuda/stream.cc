@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/executable.h"
+#include "kernels/cuda/fill_zeros.h"
 
 #include <algorithm>
 #include <atomic>
@@ -19,7 +20,14 @@ namespace {
 
 constexpr size_t kFirstRing = 64;
 constexpr size_t kUsualPointers = 64;
+// To wake a sleeping thread takes about as long as a small kernel.
 constexpr int64_t kSpinNs = 100'000;
+/// Of the last work that was asked for, the marker behind it not counted: somebody waits for it,
+/// and asks for more only then.
+constexpr int64_t kLastSpinNs = 20'000'000;
+constexpr uint64_t kLastItems = 2;
+/// Between two looks at an event, so that they do not keep the other thread out of the driver.
+constexpr int64_t kLookNs = 2'000;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -84,8 +92,10 @@ class Ring {
     }
     ready_.notify_one();
   }
-  /// False once closed and empty.
+  /// False once closed and empty. Spins for a moment before it sleeps.
   bool pop(T& item) {
+    const int64_t until = now_ns() + kSpinNs;
+    while (size() == 0 && !closed_.load() && now_ns() < until) std::this_thread::yield();
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [this] { return popped_ != pushed_ || closed_; });
     if (popped_ == pushed_) return false;
@@ -93,6 +103,15 @@ class Ring {
     ++popped_;
     return true;
   }
+  /// Pops the next item if it is there and `take` takes it.
+  template <class Take>
+  bool pop_if(Take take) {
+    const std::lock_guard lock(mutex_);
+    if (popped_ == pushed_ || !take(items_[popped_ % items_.size()])) return false;
+    ++popped_;
+    return true;
+  }
+  [[nodiscard]] uint64_t size() const { return pushed_.load() - popped_.load(); }
   void close() {
     {
       const std::lock_guard lock(mutex_);
@@ -111,9 +130,10 @@ class Ring {
   std::mutex mutex_;
   std::condition_variable ready_;
   std::vector<T> items_;
-  uint64_t pushed_ = 0;
-  uint64_t popped_ = 0;
-  bool closed_ = false;
+  // Changed with the mutex held.
+  std::atomic<uint64_t> pushed_{0};
+  std::atomic<uint64_t> popped_{0};
+  std::atomic<bool> closed_{false};
 };
 
 struct Command {
@@ -178,13 +198,13 @@ class EventPool {
   std::vector<cudaEvent_t> free_;
 };
 
-/// Spins for a moment, then sleeps: most work ends while the next is being looked at.
-cudaError_t wait_for(cudaEvent_t event) {
-  const int64_t until = now_ns() + kSpinNs;
+/// Spins for a while, then sleeps: most work ends while the next is being looked at.
+cudaError_t wait_for(cudaEvent_t event, int64_t spin_ns) {
+  const int64_t until = now_ns() + spin_ns;
   do {
     const cudaError_t error = cudaEventQuery(event);
     if (error != cudaErrorNotReady) return error;
-    std::this_thread::yield();
+    for (const int64_t look = now_ns() + kLookNs; now_ns() < look;) std::this_thread::yield();
   } while (now_ns() < until);
   return cudaEventSynchronize(event);
 }
@@ -300,11 +320,41 @@ class CudaStream final : public Stream {
         item.event = std::move(command.event);
         // Only kept alive until here: its own stream sees it through.
         item.event.reset();
+      } else if (is_small_fill(command)) {
+        fill_with_followers(command, item.enqueued_ns);
+        continue;
       } else {
         if (failure_.ok()) failure_ = work(command);
         if (failure_.ok()) failure_ = mark_end(item);
         item.status = failure_;
       }
+      pending_.push([&](Pending& p) { p = std::move(item); });
+    }
+  }
+
+  static bool is_small_fill(const Command& c) {
+    return c.kind == Command::Kind::kFillZero && c.bytes > 0 && c.bytes <= kSmallFill;
+  }
+
+  /// Fills that stand together go as one, with one event: the first waits for it on behalf of all.
+  void fill_with_followers(const Command& first, int64_t enqueued_ns) {
+    fills_.clear();
+    fill_items_.clear();
+    const auto take = [&](const Command& c) {
+      if (!is_small_fill(c)) return false;
+      fills_.push_back({c.to, c.bytes});
+      Pending& item = fill_items_.emplace_back();
+      item.enqueued_ns = enqueued_ns;
+      item.sink = c.sink;
+      item.token = c.token;
+      return true;
+    };
+    take(first);
+    while (fills_.size() < kMostFills && commands_.pop_if(take)) continue;
+    if (failure_.ok()) failure_ = fill_zeros(fills_, stream_);
+    if (failure_.ok()) failure_ = mark_end(fill_items_.front());
+    for (Pending& item : fill_items_) {
+      item.status = failure_;
       pending_.push([&](Pending& p) { p = std::move(item); });
     }
   }
@@ -351,7 +401,7 @@ class CudaStream final : public Stream {
     Pending item;
     while (pending_.pop(item)) {
       if (item.event != nullptr && item.event->event != nullptr)
-        static_cast<void>(wait_for(item.event->event));
+        static_cast<void>(wait_for(item.event->event, kSpinNs));
       if (item.sink != nullptr) complete(item, sticky);
       item.event.reset();
       {
@@ -363,17 +413,21 @@ class CudaStream final : public Stream {
   }
 
   void complete(Pending& item, Status& sticky) {
-    if (sticky.ok() && item.end != nullptr) sticky = cuda_status(wait_for(item.end));
+    if (sticky.ok() && item.end != nullptr) {
+      const bool is_last = commands_.size() == 0 && pending_.size() < kLastItems;
+      sticky = cuda_status(wait_for(item.end, is_last ? kLastSpinNs : kSpinNs));
+    }
     if (sticky.ok()) sticky = item.status;
+    const bool shares_end = sticky.ok() && item.end == nullptr;
     LaunchTiming timing;
     const int64_t now = now_ns();
-    int64_t end = now;
+    int64_t end = shares_end ? last_end_ns_ : now;
     float ms = 0;
-    if (sticky.ok() && cudaEventElapsedTime(&ms, last_end_, item.end) == cudaSuccess)
+    if (sticky.ok() && !shares_end && cudaEventElapsedTime(&ms, last_end_, item.end) == cudaSuccess)
       end = last_end_ns_ + static_cast<int64_t>(static_cast<double>(ms) * 1e6);
     timing.end_ns = std::clamp(end, std::min(last_end_ns_, now), now);
     timing.start_ns = std::min(std::max(last_end_ns_, item.enqueued_ns), timing.end_ns);
-    if (sticky.ok()) {
+    if (sticky.ok() && !shares_end) {
       pool_.give_back(last_end_);
       last_end_ = item.end;
     } else {
@@ -394,7 +448,10 @@ class CudaStream final : public Stream {
   std::mutex done_mutex_;
   std::condition_variable done_;
   uint64_t num_done_ = 0;
-  Status failure_;  // of the enqueuing thread
+  // Of the enqueuing thread.
+  Status failure_;
+  std::vector<ZeroPlace> fills_;
+  std::vector<Pending> fill_items_;
   cudaEvent_t last_end_ = nullptr;
   int64_t last_end_ns_ = 0;
   std::thread enqueuer_;

@@ -205,6 +205,37 @@ TEST_P(Streams, AnEventMayDieBeforeItHappens) {
 /// A hash is never out of range.
 class NumberStreams : public Streams {};
 
+/// Hundreds of small fills in a row may go to a device together.
+TEST_P(NumberStreams, SmallFillsInARowFillTheirOwnPlaces) {
+  constexpr size_t kCount = 320;
+  std::vector<TensorMemory> places;
+  for (size_t i = 0; i < kCount; ++i) {
+    const auto n = static_cast<int64_t>(1 + i % 37);
+    places.push_back(
+        tensor({DType::kU8, Shape{n}}, std::vector<double>(static_cast<size_t>(n), 7)));
+  }
+  const std::vector<std::byte> before = read(places[0]);
+  const TensorMemory kept = tensor(places[0].type);
+  RecordingSink sink;
+  const auto s = stream();
+  s->copy(kept.data(), places[0].data(), bytes(kept), 0, sink);
+  for (size_t i = 0; i < kCount; i += 2)
+    s->fill_zero(places[i].data(), bytes(places[i]), 1 + i / 2, sink);
+  s->copy(places[1].data(), places[0].data(), 0, 1 + kCount / 2, sink);
+  s->synchronize();
+  const std::vector<Completion> completions = sink.wait_for(2 + kCount / 2);
+  ASSERT_EQ(completions.size(), 2 + kCount / 2);
+  for (size_t i = 0; i < completions.size(); ++i) {
+    EXPECT_EQ(completions[i].token, i);
+    EXPECT_TRUE(completions[i].status.ok()) << completions[i].status.to_string();
+  }
+  EXPECT_EQ(read(kept), before);
+  for (size_t i = 0; i < kCount; ++i) {
+    const std::vector<std::byte> got = read(places[i]);
+    EXPECT_EQ(got, std::vector<std::byte>(got.size(), i % 2 == 0 ? std::byte{0} : before[0])) << i;
+  }
+}
+
 TEST_P(NumberStreams, AFailedLaunchSticksToItsStream) {
   const Program p = lookup();
   const TensorMemory table = tensor({DType::kF32, Shape{4, 2}}, {0, 1, 2, 3, 4, 5, 6, 7});

@@ -92,7 +92,9 @@ TEST_F(F8, CutSumsAgree) {
   const ValueId a = c.input(DType::kF8E5M2, Shape{64, 16384});
   const ValueId b = c.input(DType::kF8E4M3, Shape{96, 16384});
   const ValueId acc = c.input(DType::kF32, Shape{64, 96});
+  const ValueId zero = c.b.constant(0, {DType::kF32, Shape{64, 96}});
   c.outputs(c.b.op(OpKind::kScaledMatmulAccumulate, {acc, a, b, c.number(0.5), c.number(2)}, t));
+  c.outputs(c.b.op(OpKind::kScaledMatmulAccumulate, {zero, a, b, c.number(0.5), c.number(2)}, t));
   expect_agreement(c, tolerance_of(OpKind::kScaledMatmul, DType::kF32));
 }
 
@@ -121,18 +123,21 @@ TEST_F(F8, ProductsAddWhatTheyAreGiven) {
 
 TEST_F(F8, HeadOfALargeVocabularyBothWays) {
   constexpr int64_t N = 256, D = 128, V = 2048;
-  Case c;
-  const ValueId x = c.input(DType::kF8E4M3, Shape{N, D}, 2);
-  const ValueId w = c.input(DType::kF8E4M3, Shape{V, D}, 2);
-  const ValueId acc = c.input(DType::kF32, Shape{V, D});
-  const ValueId targets = c.ids(N, V);
-  std::vector<ValueId> operands = {acc,          x, w, targets, c.number(0.75), c.number(0.25),
-                                   c.number(0.5)};
-  operands.push_back(c.b.transpose(x, {1, 0}));
-  operands.push_back(c.b.transpose(w, {1, 0}));
-  c.outputs(c.b.op(OpKind::kLinearCrossEntropyGrad, operands));
-  // A gradient that falls to the next 8-bit number is a sixteenth to an eighth off.
-  expect_agreement(c, 6e-2);
+  for (const bool from_zero : {false, true}) {
+    Case c;
+    const ValueId x = c.input(DType::kF8E4M3, Shape{N, D}, 2);
+    const ValueId w = c.input(DType::kF8E4M3, Shape{V, D}, 2);
+    const TensorType sums{DType::kF32, Shape{V, D}};
+    const ValueId acc = from_zero ? c.b.constant(0, sums) : c.input(sums.dtype, sums.shape);
+    const ValueId targets = c.ids(N, V);
+    std::vector<ValueId> operands = {acc,          x, w, targets, c.number(0.75), c.number(0.25),
+                                     c.number(0.5)};
+    operands.push_back(c.b.transpose(x, {1, 0}));
+    operands.push_back(c.b.transpose(w, {1, 0}));
+    c.outputs(c.b.op(OpKind::kLinearCrossEntropyGrad, operands));
+    // A gradient that falls to the next 8-bit number is a sixteenth to an eighth off.
+    expect_agreement(c, 6e-2);
+  }
 }
 
 /// What rounds, and the 16-bit values that it rounds.

@@ -7,6 +7,7 @@
 #include "tests/conformance/backend_test.h"
 #include "tests/conformance/native.h"
 #include "tests/conformance/op_cases.h"
+#include "tests/conformance/tolerance.h"
 
 #include <algorithm>
 #include <cmath>
@@ -240,6 +241,62 @@ TEST_F(Block, ABadIdIsFoundInAReplay) {
   const Status status = rig.launch(inputs_).status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
   EXPECT_NE(status.message().find("id 1000 at position 5"), std::string::npos) << status.message();
+}
+
+/// A sum that starts from a constant zero does not read what is there, also not at the same
+/// addresses again; rows that are scattered into a sum are added to it alone.
+TEST_F(Graphs, SumsThatStartFromZeroDoSoAtEachLaunch) {
+  constexpr int64_t N = 256, D = 128, V = 2048, R = 16;
+  graph::Graph graph;
+  graph::Builder b(graph);
+  Numbers inputs;
+  const auto input = [&](DType dtype, Shape shape, Role role = Role::kActivation) {
+    const PhiloxStream random{13, inputs.size()};
+    std::vector<double> numbers(static_cast<size_t>(shape.num_elements()));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = dtype == DType::kI32 ? static_cast<double>(random.below(i, R))
+                                        : nearest(dtype, 0.5 * random.normal(i));
+    }
+    inputs.push_back(std::move(numbers));
+    return b.input({dtype, std::move(shape)}, role, numbered("x", inputs.size()));
+  };
+  const auto zero = [&](Shape shape) { return b.constant(0, {DType::kF32, std::move(shape)}); };
+  const auto output = [&](ValueId v) {
+    b.output(v, Role::kAccumulator, numbered("y", graph.outputs().size()));
+  };
+  const graph::Attrs turned = attrs({{"trans_a", true}, {"trans_b", false}});
+  const ValueId x = input(DType::kBF16, Shape{N, D});
+  const ValueId dy = input(DType::kBF16, Shape{N, 96});
+  output(b.op1(OpKind::kMatmulAccumulate, {zero({D, 96}), x, dy}, turned));
+  output(b.accumulate(zero({33}), input(DType::kBF16, Shape{33})));
+  const ValueId ids = input(DType::kI32, Shape{64}, Role::kTokens);
+  const ValueId rows = input(DType::kF32, Shape{64, 24});
+  const auto scatter = [&] {
+    return b.op1(OpKind::kScatterAdd, {ids, rows}, attrs({{"rows", int64_t{R}}}));
+  };
+  output(b.accumulate(zero({R, 24}), scatter()));
+  output(b.accumulate(input(DType::kF32, Shape{R, 24}, Role::kAccumulator), scatter()));
+  const ValueId w = input(DType::kBF16, Shape{V, D});
+  const ValueId targets = input(DType::kI32, Shape{N}, Role::kTargets);
+  for (ValueId v : b.op(OpKind::kLinearCrossEntropyGrad,
+                        {zero({V, D}), x, w, targets, input(DType::kF32, Shape{})})) {
+    output(v);
+  }
+  ASSERT_TRUE(b.status().ok()) << b.status().to_string();
+  expect_same_bits(graph, inputs, "sums");
+  Rig rig(*replaying_, graph);
+  ASSERT_TRUE(rig.build().ok());
+  const auto want = kernels::run_reference(graph, inputs);
+  ASSERT_TRUE(want.ok()) << want.status().to_string();
+  for (int i = 0; i < 4; ++i) {
+    const auto got = rig.launch(inputs);
+    ASSERT_TRUE(got.ok()) << got.status().to_string();
+    for (size_t j = 0; j < got->size(); ++j) {
+      const TensorType& type = graph.type(graph.outputs()[j].value);
+      const auto problem = disagreement(from_native(type, (*got)[j]), (*want)[j], 6e-2);
+      EXPECT_FALSE(problem) << "launch " << i << ", output " << j << ": " << *problem;
+    }
+  }
 }
 
 TEST_F(Graphs, NumbersThatTheDeviceDrawsAreTheHosts) {

@@ -12,6 +12,7 @@
 #   profile      bench by op, with each kernel timed alone
 #   fp8          bench with training.dtype = "fp8", after the conformance of its ops
 #   graphs       the tests of recorded launches, then llama-125m and llama-1b in fp8 with and without them; losses
+#   trace        6 steps of llama-1b in fp8 with a Chrome trace of who waits for whom
 #   start        one step of llama-1b, bf16 and fp8, from warm caches, with the stages of the start
 #   fp8-loss     LOSS_STEPS (1000) steps of llama-125m on the shipped text in bf16 and fp8; their losses
 #   llama-8b     llama-8b, seq 4096, bf16, full recompute, two micro-batches of one sequence
@@ -162,6 +163,13 @@ for stage in "$@"; do
         done
         cmp <(grep ^step "$out/graphs-$model-1.log" | cut -d' ' -f1-6) <(grep ^step "$out/graphs-$model-0.log" | cut -d' ' -f1-6) && echo "losses equal"
       done
+      ;;
+    trace)
+      export SGACTOR_CUDA_MATMULS="$out/matmuls.txt"
+      step_bench trace 6 examples/llama-1b.toml --training.dtype=fp8 --compile.f8_layout=inner_last --training.micro_batch_size=8 \
+        --training.global_batch_size=8 --log.trace_steps=6
+      mv step_bench_trace.json.gz "$out/"
+      tail -3 "$out/trace.log" | cut -c1-600
       ;;
     start)
       export XDG_CACHE_HOME="$out/cache" # of plans

@@ -242,6 +242,31 @@ TEST_F(Shapes, WideNormsInBf16) {
   expect_agreement(3e-2);
 }
 
+/// Fewer rows than a block has warps, and more than all blocks have.
+TEST_F(Shapes, GradientsOfNormsOfFewAndManyRows) {
+  for (const int64_t D : {1024, 2048}) {
+    for (const int64_t rows : {5, 1200}) {
+      const ValueId x = input(DType::kBF16, Shape{rows, D});
+      const ValueId w = input(DType::kBF16, Shape{D});
+      const auto norm = b_.op(OpKind::kRmsNorm, {x, w}, attrs({{"eps", 1e-5}}));
+      const ValueId dy = input(DType::kBF16, Shape{rows, D});
+      const ValueId ds = input(DType::kBF16, Shape{rows, D});
+      outputs(b_.op(OpKind::kAddRmsNormGrad, {dy, ds, x, w, norm[1]}));
+    }
+  }
+  expect_agreement(3e-2);
+}
+
+/// Parts that one launch joins, more than one launch takes, at any alignment.
+TEST_F(Shapes, ManySmallPartsJoined) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+    std::vector<ValueId> parts;
+    for (int64_t i = 0; i < 200; ++i) parts.push_back(input(dtype, Shape{1 + i % 7}));
+    outputs({b_.concat(parts, 0)});
+  }
+  expect_agreement(0);
+}
+
 TEST_F(Shapes, RowsTooLongForSharedMemory) {
   const Shape shape{9, 16384};
   const ValueId x = input(DType::kF32, shape);

@@ -1,6 +1,7 @@
 // gpu_step_bench DEVICE STEPS JOB [--section.key=value]...: training steps of a job through the
 // actors from a fresh state. Prints a line a step, then one of JSON, in which stages of the start
-// are seconds from the start until their end.
+// are seconds from the start until their end. With --log.trace_steps=N a Chrome trace of the first
+// N steps is written to step_bench_trace.json.gz.
 #include "actors/runtime/training.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/device.h"
@@ -105,6 +106,8 @@ Result<int> bench(std::vector<std::string> args) {
   spec.last_step = std::stoll(args[1]);
   spec.final_checkpoint = false;
   spec.scheduler_threads = 4;
+  spec.trace_steps = job.log.trace_steps;
+  if (spec.trace_steps > 0) spec.trace_file = "step_bench_trace.json.gz";
   actors::TrainingInputs inputs;
   inputs.plan = &plan;
   inputs.backend = backend.get();
