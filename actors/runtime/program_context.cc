@@ -187,10 +187,21 @@ class ContextBuilder {
         out_.state.push_back(place_of(id));
       } else if (kind == BufferKind::kScalar) {
         out_.scalars.push_back(place_of(id));
-      } else if (kind == BufferKind::kAccumulator) {
+      } else if (kind == BufferKind::kAccumulator && is_added_to(id)) {
         out_.accumulators.push_back(place_of(id));
       }
     }
+  }
+
+  /// Whether the first launch that touches an accumulator reads it; launches are in the order of a
+  /// micro-batch.
+  [[nodiscard]] bool is_added_to(BufferId b) const {
+    for (const graph::Launch& l : out_.program->launches) {
+      const auto reads = [&](const graph::LaunchInput& in) { return in.buffer == b; };
+      if (std::any_of(l.inputs.begin(), l.inputs.end(), reads)) return true;
+      if (std::find(l.outputs.begin(), l.outputs.end(), b) != l.outputs.end()) return false;
+    }
+    return false;
   }
 
   /// What buffers mean is in the bodies' inputs and outputs.

@@ -75,9 +75,11 @@ struct ProgramContext {
   std::vector<std::unique_ptr<kernels::Executable>> executables;  ///< index: subgraph
   std::vector<std::vector<std::byte*>> addresses;                 ///< buffer -> slot -> address
 
-  std::vector<TensorPlace> state;         ///< parameters and moments, in order of buffers
-  std::vector<TensorPlace> scalars;       ///< "step", "inv_valid_tokens", "tp_index"
-  std::vector<TensorPlace> accumulators;  ///< zero at the start of a step
+  std::vector<TensorPlace> state;    ///< parameters and moments, in order of buffers
+  std::vector<TensorPlace> scalars;  ///< "step", "inv_valid_tokens", "tp_index"
+  /// Accumulators that must be zero at the start of a step; others are written before they are
+  /// read.
+  std::vector<TensorPlace> accumulators;
   graph::BufferId tokens = graph::kNoBuffer;
   graph::BufferId targets = graph::kNoBuffer;
 

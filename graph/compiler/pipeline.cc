@@ -68,8 +68,11 @@ Status run_differentiate(Work& w) {
 }
 
 Status run_accumulate(Work& w) {
-  SGA_ASSIGN(w.training, accumulate_microbatches(w.training));
-  w.note = "gradients and loss add up over micro-batches in place";
+  SumOptions options{w.options.num_micro_batches == 1, w.options.mesh.pp == 1};
+  if (options.one_stage && w.dp.degree == 1) options.norm_chunk = w.dp.chunk;
+  SGA_ASSIGN(w.training, accumulate_microbatches(w.training, options));
+  w.note = options.one_micro_batch ? "one micro-batch: gradients and loss are their own sums"
+                                   : "gradients and loss add up over micro-batches in place";
   return {};
 }
 
@@ -129,7 +132,9 @@ Status run_build_update(Work& w) {
       if (cut.name == p.spec.name) p.tp_sharded = cut.tp_dim >= 0;
     }
   }
-  SGA_ASSIGN(w.update, build_update(parameters, w.options.optimizer, w.dp));
+  OptimizerOptions optimizer = w.options.optimizer;
+  if (optimizer.norm_chunk == 0) optimizer.norm_chunk = w.dp.chunk;
+  SGA_ASSIGN(w.update, build_update(parameters, optimizer, w.dp));
   w.note = fmt::format("norm, clipping, schedule and AdamW of {} tensors", parameters.size());
   w.result.plan.ops_before = w.num_ops();
   return {};
@@ -188,8 +193,10 @@ Status run_fuse_ops(Work& w) {
 Status run_infer_precision(Work& w) {
   PrecisionReport report;
   const bool f8 = w.options.precision == DType::kF8E4M3;
-  SGA_ASSIGN(w.training,
-             infer_precision(w.training, f8 ? DType::kBF16 : w.options.precision, &report));
+  // Stages hold several micro-batches at once, and recompute is asked for to save memory.
+  const bool keep = w.options.mesh.pp == 1 && w.options.recompute.mode == RecomputeMode::kNone;
+  SGA_ASSIGN(w.training, infer_precision(w.training, f8 ? DType::kBF16 : w.options.precision,
+                                         &report, {.keep_casts = keep}));
   const auto narrow = std::count_if(report.decisions.begin(), report.decisions.end(),
                                     [](const PrecisionDecision& d) { return d.narrow; });
   w.note = report.decisions.empty()
@@ -200,8 +207,6 @@ Status run_infer_precision(Work& w) {
   w.details = explain_precision(report);
   if (!f8 || w.update.ops().empty()) return {};
   F8Report products;
-  // Stages hold several micro-batches at once, and recompute is asked for to save memory.
-  const bool keep = w.options.mesh.pp == 1 && w.options.recompute.mode == RecomputeMode::kNone;
   SGA_ASSIGN(w.training, infer_precision_f8(w.training, &products,
                                             {.head = w.options.f8_head, .keep_weights = keep}));
   SGA_ASSIGN(w.update,

@@ -1,6 +1,7 @@
 #include "graph/passes/build_update.h"
 
 #include "graph/ir/builder.h"
+#include "graph/passes/differentiate.h"
 #include "graph/passes/rewrite.h"
 
 #include <fmt/format.h>
@@ -33,6 +34,7 @@ class UpdateBuilder {
     ValueId p = kNoValue, m = kNoValue, v = kNoValue;
     std::vector<ValueId> accumulators;
     ValueId g = kNoValue;
+    ValueId squares = kNoValue;  // if they come in
   };
   /// f32 scalars that every parameter's update reads.
   struct Scalars {
@@ -101,6 +103,9 @@ Status UpdateBuilder::check() const {
                                       p.spec.type.to_string()));
     }
     if (p.num_uses < 1) return invalid_plan("parameter \"" + p.spec.name + "\" has no gradient");
+    if (p.squared && (dp_.degree > 1 || p.num_uses > 1)) {
+      return invalid_plan("squares of \"" + p.spec.name + "\" are of a part of its gradient");
+    }
     if (p.segment == kNormSegment) {
       return invalid_plan("parameter \"" + p.spec.name +
                           "\" is in segment \"norm\", which is taken");
@@ -132,6 +137,10 @@ void UpdateBuilder::add_inputs() {
                                                         Role::kAccumulator,
                                                         accumulator_name(p.spec.name, use)));
     }
+    if (!p.squared) continue;
+    const Shape chunks{num_chunks(p.spec.type.num_elements())};
+    tensors_[i].squares =
+        builder_.input({DType::kF32, chunks}, Role::kAccumulator, squares_name(p.spec.name));
   }
   step_ = builder_.input({DType::kF64, {}}, Role::kScalar, "step");
 }
@@ -188,6 +197,10 @@ ValueId UpdateBuilder::sum_squares(const Segment& segment, bool tp_sharded) {
   std::vector<ValueId> parts;
   for (size_t i : segment.parameters) {
     if (parameters_[i].tp_sharded != tp_sharded) continue;
+    if (tensors_[i].squares != kNoValue) {
+      parts.push_back(tensors_[i].squares);
+      continue;
+    }
     Attrs attrs;
     attrs.set("chunk", chunk_);
     parts.push_back(builder_.op1(OpKind::kSumSquares, {tensors_[i].g}, attrs));
@@ -415,7 +428,10 @@ Result<std::vector<UpdateParameter>> collect_update_parameters(
     if (user == first_use.end()) {
       return invalid_plan("parameter \"" + spec.name + "\" has a gradient but no use");
     }
-    found.push_back({spec, uses->second, segment_name(training, *user->second), reduced, false});
+    const bool squared =
+        training.find_output(Role::kAccumulator, squares_name(spec.name)) != kNoValue;
+    found.push_back(
+        {spec, uses->second, segment_name(training, *user->second), reduced, false, squared});
     num_uses.erase(uses);
   }
   if (!num_uses.empty()) {

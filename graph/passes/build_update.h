@@ -40,6 +40,7 @@ struct UpdateParameter {
   std::string segment;
   bool reduced = false;  ///< its accumulator is the rank's piece of the sum over dp already
   bool tp_sharded = false;
+  bool squared = false;  ///< the chunk sums of its gradient come with it ("squares/<p>")
 };
 /// Parameters of `specs` that `training` has accumulators for ("grad/<p>", "grad/<p>#1" …), in the
 /// order of `specs`; each in the segment of the first op that uses it. Errors: kInvalidPlan: an
@@ -54,10 +55,10 @@ Result<std::vector<UpdateParameter>> collect_update_parameters(
 /// "grad_norm" and "lr" (f32). Primitive ops, the scalar arithmetic of the schedule in f64.
 ///
 /// Phase kReduce, in the parameter's segment: g = its uses' accumulators added in order of use
-/// (with one use: the accumulator), sum_squares(g) of each, concatenated. Phase kReduce, segment
-/// "norm": the chunks of all segments, in order of first parameter, in one tree_sum; norm, clip
-/// coefficient, learning rate, bias corrections, rounded to f32. Phase kUpdate, in the parameter's
-/// segment, f32:
+/// (with one use: the accumulator), sum_squares(g) of each (or what comes in), concatenated. Phase
+/// kReduce, segment "norm": the chunks of all segments, in order of first parameter, in one
+/// tree_sum; norm, clip coefficient, learning rate, bias corrections, rounded to f32. Phase
+/// kUpdate, in the parameter's segment, f32:
 ///   gc = g * clip
 ///   m' = m * beta1 + gc * (1 - beta1)             add(scale(m), scale(gc))
 ///   v' = v * beta2 + gc^2 * (1 - beta2)           add(scale(v), scale(square(gc)))

@@ -82,6 +82,7 @@ ValueId copy_value(Graph& graph, ValueId read, const TensorType& type, const Op&
 
 /// Fusion may update in place what communication then cuts off: a copy of it is updated instead.
 Graph copy_what_others_made(const Graph& graph) {
+  const auto handed_over = find_handed_over(graph);
   GraphCopier copier(graph);
   for (OpId o = 0; o < graph.ops().size(); ++o) {
     const Op& op = graph.op(o);
@@ -92,6 +93,7 @@ Graph copy_what_others_made(const Graph& graph) {
       if (updated == kNoValue) continue;
       const OpId maker = graph.value(view_root(graph, updated)).producer;
       if (maker == kNoOp || piece_of(graph.op(maker)) == piece_of(op)) continue;
+      if (handed_over.contains(updated)) continue;
       const ValueId copy = copy_value(copier.graph(), copier[updated], graph.type(updated), op);
       std::replace(operands.begin(), operands.end(), copier[updated], copy);
     }
@@ -172,13 +174,14 @@ Status check_overwrite(const Graph& graph, const StorageView& storage, ValueId v
 }
 
 Status check_in_place(const Graph& graph, const StorageView& storage) {
+  const auto handed_over = find_handed_over(graph);
   for (OpId o = 0; o < graph.ops().size(); ++o) {
     const Op& op = graph.op(o);
     for (uint32_t r = 0; r < op.results.size(); ++r) {
       const ValueId operand = aliased_operand(op, r, AliasSpec::Kind::kMust);
       if (operand == kNoValue) continue;
       const ValueId owner = view_root(graph, operand);
-      if (!storage.is_input(owner) &&
+      if (!storage.is_input(owner) && !handed_over.contains(operand) &&
           piece_of(graph.op(graph.value(owner).producer)) != piece_of(op)) {
         return invalid_plan(describe(graph, o) + " updates in place what another subgraph made");
       }
@@ -192,8 +195,9 @@ class OutputFixer {
  public:
   OutputFixer(const Graph& graph, const StorageView& storage)
       : graph_(graph), storage_(storage), inputs_(graph) {
+    const auto handed_over = find_handed_over(graph);
     for (ValueId v = 0; v < graph.values().size(); ++v) {
-      if (storage.crosses(v)) crossing_[storage.root(v)].insert(v);
+      if (storage.crosses(v) && !handed_over.contains(v)) crossing_[storage.root(v)].insert(v);
     }
   }
 
@@ -323,6 +327,31 @@ Result<Graph> OutputFixer::run() {
 
 PieceKey piece_of(const Op& op) {
   return {op.phase, op.phase == Phase::kBackward ? -op.segment : op.segment};
+}
+
+std::map<ValueId, const GraphOutput*> find_handed_over(const Graph& graph) {
+  const std::vector<int32_t> uses = graph.use_counts();
+  const InputIndex inputs(graph);
+  std::vector<bool> is_output(graph.values().size(), false);
+  for (const GraphOutput& output : graph.outputs()) is_output[output.value] = true;
+  std::map<ValueId, const GraphOutput*> found;
+  for (const GraphOutput& output : graph.outputs()) {
+    const Value& value = graph.value(output.value);
+    if (output.role != Role::kAccumulator || value.producer == kNoOp) continue;
+    if (inputs.find(output.role, output.name) != kNoValue) continue;
+    const Op& op = graph.op(value.producer);
+    const ValueId updated = aliased_operand(op, value.result, AliasSpec::Kind::kMust);
+    if (updated == kNoValue || is_output[updated] || uses[updated] != 1) continue;
+    const OpId maker = graph.value(updated).producer;
+    // A view has its bytes from elsewhere, a constant stands in each piece that reads it, and
+    // communication writes where it likes.
+    if (maker == kNoOp || is_copied_to_readers(graph, updated)) continue;
+    if (op_info(graph.op(maker).kind).communicates) continue;
+    const PieceKey from = piece_of(graph.op(maker));
+    const bool once = fires_per_micro_batch(from.phase) && fires_per_micro_batch(op.phase);
+    if (once && from < piece_of(op)) found.emplace(updated, &output);
+  }
+  return found;
 }
 
 Result<Graph> prepare_pieces(const Graph& graph) {

@@ -27,12 +27,18 @@ PieceKey piece_of(const Op& op);
 /// - every graph output owns its bytes: an output that would share them with an input of another
 ///   name, another output or a value that crosses, or that cannot take the bytes of the input it
 ///   replaces (same role and name), becomes a copy (times one, or a cast to its own dtype);
-/// - an in-place update of what another piece made updates a copy of it;
+/// - an in-place update of what another piece made updates a copy of it, but for what is handed
+///   over (below);
 /// - an output that is the input of the same role and name unchanged is gone.
 /// Errors: kInvalidPlan: a value read by an earlier piece than the one that makes it; an in-place
 /// update of an input that a later piece reads; an output that would
 /// overwrite one input by another.
 Result<Graph> prepare_pieces(const Graph& graph);
+
+/// Accumulators that one piece makes and a later one adds to, with nothing of them coming into the
+/// step: the value that the first leaves, by the output that the second makes of it. It is read by
+/// that in-place update alone, so both may have one buffer. (So the gradients of a tied embedding.)
+std::map<ValueId, const GraphOutput*> find_handed_over(const Graph& graph);
 
 /// Inputs by role and name: Graph::find_input is a linear search.
 class InputIndex {

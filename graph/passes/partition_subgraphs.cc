@@ -83,6 +83,7 @@ class Partitioner {
   CutGraph cut_;
   std::unordered_map<ValueId, BufferId> activations_;
   std::unordered_map<ValueId, const GraphOutput*> named_;
+  std::map<ValueId, const GraphOutput*> handed_over_;
   std::unordered_map<uint64_t, std::vector<SubgraphId>> by_hash_;
   std::unordered_map<std::string, int32_t> names_;  // of subgraphs: how often given
   std::vector<LaunchId> last_writer_;               // by buffer
@@ -240,7 +241,7 @@ Status Partitioner::add_piece(const GraphView& view, const InputIndex& names,
   const Graph& graph = view.graph();
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
-  Graph body = extract_ops(view, ops, &inputs, &outputs);
+  Graph body = extract_ops(view, ops, &inputs, &outputs, handed_over_);
   Launch launch = start_launch(graph.op(ops[0]));
   SGA_TRY(bind_inputs(graph, inputs, launch));
   std::vector<int32_t> aliases;
@@ -252,9 +253,15 @@ Status Partitioner::add_piece(const GraphView& view, const InputIndex& names,
     }
     // An input that the piece overwrites without reading it has no place in the body: then the
     // output simply is that buffer.
-    const auto at = outer < 0 ? inputs.end()
-                              : std::find(inputs.begin(), inputs.end(),
-                                          graph.inputs()[static_cast<size_t>(outer)].value);
+    auto at = outer < 0 ? inputs.end()
+                        : std::find(inputs.begin(), inputs.end(),
+                                    graph.inputs()[static_cast<size_t>(outer)].value);
+    if (outer < 0) {
+      at = std::find_if(inputs.begin(), inputs.end(), [&](ValueId v) {
+        const auto handed = handed_over_.find(v);
+        return handed != handed_over_.end() && handed->second->name == output.name;
+      });
+    }
     aliases.push_back(at == inputs.end() ? -1 : static_cast<int32_t>(at - inputs.begin()));
   }
   SGA_TRY(bind_outputs(graph, outputs, aliases, launch));
@@ -320,6 +327,8 @@ Status Partitioner::add_graph(const Graph& graph) {
   activations_.clear();
   named_.clear();
   for (const GraphOutput& output : prepared.outputs()) named_.emplace(output.value, &output);
+  handed_over_ = find_handed_over(prepared);
+  for (const auto& [value, output] : handed_over_) named_.emplace(value, output);
   SGA_TRY(add_state_buffers(graph));
   for (const std::string& segment : graph.segments()) segment_index(segment);
   std::map<PieceKey, std::vector<OpId>> pieces;

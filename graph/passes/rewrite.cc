@@ -186,7 +186,8 @@ void add_outer_output(const Graph& graph, Graph& body, ValueId outer, ValueId in
 }  // namespace
 
 Graph extract_ops(const GraphView& view, const std::vector<OpId>& ops, std::vector<ValueId>* inputs,
-                  std::vector<ValueId>* outputs) {
+                  std::vector<ValueId>* outputs,
+                  const std::map<ValueId, const GraphOutput*>& named) {
   const Graph& graph = view.graph();
   Graph body;
   body.name = graph.name;
@@ -198,6 +199,10 @@ Graph extract_ops(const GraphView& view, const std::vector<OpId>& ops, std::vect
   for (ValueId v : *inputs) {
     const Value& outer = graph.value(v);
     const bool graph_input = outer.producer == kNoOp;
+    if (const auto known = named.find(v); known != named.end()) {
+      map[v] = body.add_input(outer.type, known->second->role, known->second->name);
+      continue;
+    }
     map[v] = graph_input ? body.add_input(outer.type, graph.inputs()[outer.result].role,
                                           graph.inputs()[outer.result].name)
                          : body.add_input(outer.type, Role::kActivation,
@@ -219,7 +224,11 @@ Graph extract_ops(const GraphView& view, const std::vector<OpId>& ops, std::vect
     for (ValueId v : graph.op(o).results) {
       if (!used_outside(view, v, inside)) continue;
       outputs->push_back(v);
-      add_outer_output(graph, body, v, map[v]);
+      if (const auto known = named.find(v); known != named.end()) {
+        body.add_output(map[v], known->second->role, known->second->name);
+      } else {
+        add_outer_output(graph, body, v, map[v]);
+      }
     }
   }
   return body;

@@ -2,6 +2,7 @@
 #include "graph/ir/graph.h"
 #include "graph/passes/pattern_rewriter.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,11 @@ Graph clean_graph(const Graph& graph, bool merge_equal = true);
 /// between subgraphs become kActivation "in<i>" and "out<i>".
 Graph extract_ops(const Graph& graph, const std::vector<OpId>& ops, std::vector<ValueId>* inputs,
                   std::vector<ValueId>* outputs);
-/// Same, for callers that cut one graph many times.
+/// Same, for callers that cut one graph many times. A value of `named` that comes in or goes out
+/// has the role and name of that graph output.
 Graph extract_ops(const GraphView& view, const std::vector<OpId>& ops, std::vector<ValueId>* inputs,
-                  std::vector<ValueId>* outputs);
+                  std::vector<ValueId>* outputs,
+                  const std::map<ValueId, const GraphOutput*>& named = {});
 
 /// Name of an op's segment; empty in a graph without segments.
 std::string segment_name(const Graph& graph, const Op& op);

@@ -16,12 +16,16 @@ constexpr int kRows = 6;
 #else
 constexpr int kRows = 4;
 #endif
+constexpr int kHalfRows = kRows / 2;
+constexpr int kMostRows = kRows - kRows / 3;
 constexpr int kVectors = 2;
 constexpr int kColumns = kVectors * kLanes;
 
 /// Width of the panel that starts with `rest` rows or columns still to come: narrow ones at the end
-/// waste less on padding.
-SGA_INLINE int panel_rows(int64_t rest) { return rest <= kRows / 2 ? kRows / 2 : kRows; }
+/// waste less on padding. With 12 rows, 8 are one of them: powers of two have such a rest.
+SGA_INLINE int panel_rows(int64_t rest) {
+  return rest <= kHalfRows ? kHalfRows : rest <= kMostRows ? kMostRows : kRows;
+}
 SGA_INLINE int panel_columns(int64_t rest) { return rest <= kLanes ? kLanes : kColumns; }
 
 /// C[rows, columns] = or += panel of A x panel of B; panels are padded with zeros, C is not.
@@ -50,9 +54,10 @@ void block(float* c, int64_t ldc, const float* a, const float* b, int64_t rows, 
     a += kM;
     b += kN * kLanes;
   }
-  if (rows == kM && columns == kN * kLanes) {
+  if (columns == kN * kLanes) {
 #pragma GCC unroll 16
     for (int i = 0; i < kM; ++i) {
+      if (i >= rows) return;
 #pragma GCC unroll 4
       for (int j = 0; j < kN; ++j) {
         float* to = c + i * ldc + j * kLanes;
@@ -86,14 +91,16 @@ void gemm_packed(float* c, int64_t ldc, const float* a, const float* b, int64_t 
       const int64_t columns = n - j < width ? n - j : width;
       const float* b_panel = b + j * k;
       float* to = c + i * ldc + j;
-      if (height == kRows && width == kColumns) {
-        block<kRows, kVectors>(to, ldc, a_panel, b_panel, rows, columns, k, accumulate);
-      } else if (height == kRows) {
-        block<kRows, 1>(to, ldc, a_panel, b_panel, rows, columns, k, accumulate);
-      } else if (width == kColumns) {
-        block<kRows / 2, kVectors>(to, ldc, a_panel, b_panel, rows, columns, k, accumulate);
+      const auto run = [&](auto full, auto narrow) {
+        (width == kColumns ? full : narrow)(to, ldc, a_panel, b_panel, rows, columns, k,
+                                            accumulate);
+      };
+      if (height == kRows) {
+        run(block<kRows, kVectors>, block<kRows, 1>);
+      } else if (height == kMostRows) {
+        run(block<kMostRows, kVectors>, block<kMostRows, 1>);
       } else {
-        block<kRows / 2, 1>(to, ldc, a_panel, b_panel, rows, columns, k, accumulate);
+        run(block<kHalfRows, kVectors>, block<kHalfRows, 1>);
       }
     }
   }
@@ -157,14 +164,16 @@ void pack_transposed(float* to, int64_t width, int64_t lanes, const float* from,
 }
 
 /// One row of the source holds a column of every panel: panels side by side, k in the outer loop.
-template <int kFull, int kHalf>
-void pack_rows(float* to, const float* from, int64_t ld, int64_t extent, int64_t k) {
+/// `width_of` is the width of the panel with so many still to come.
+template <int kFull, class WidthOf>
+void pack_rows(float* to, const float* from, int64_t ld, int64_t extent, int64_t k,
+               WidthOf width_of) {
   constexpr int64_t kRowsAhead = 6;
   for (int64_t p = 0; p < k; ++p, from += ld) {
     for (int64_t i = 0; i < extent; i += 16) __builtin_prefetch(from + kRowsAhead * ld + i);
     for (int64_t i = 0; i < extent; i += kFull) {
       const int64_t rest = extent - i;
-      const int64_t width = rest <= kHalf ? kHalf : kFull;
+      const int64_t width = width_of(rest);
       float* at = to + i * k + p * width;
       if (rest >= kFull) {
 #pragma GCC unroll 4
@@ -184,7 +193,7 @@ void pack_rows(float* to, const float* from, int64_t ld, int64_t extent, int64_t
 
 void pack_a(float* to, const float* a, int64_t lda, bool trans, int64_t m, int64_t k) {
   if (trans) {
-    pack_rows<kRows, kRows / 2>(to, a, lda, m, k);
+    pack_rows<kRows>(to, a, lda, m, k, panel_rows);
     return;
   }
   for (int64_t i = 0; i < m; i += kRows) {
@@ -203,7 +212,7 @@ void pack_a(float* to, const float* a, int64_t lda, bool trans, int64_t m, int64
 
 void pack_b(float* to, const float* b, int64_t ldb, bool trans, int64_t n, int64_t k) {
   if (!trans) {
-    pack_rows<kColumns, kLanes>(to, b, ldb, n, k);
+    pack_rows<kColumns>(to, b, ldb, n, k, panel_columns);
     return;
   }
   for (int64_t j = 0; j < n; j += kColumns) {

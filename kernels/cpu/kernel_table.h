@@ -85,7 +85,7 @@ struct KernelTable {
 
   /// Matmul on packed operands. Panels of gemm_rows rows of op(A) or gemm_columns columns of op(B),
   /// each panel k deep, a panel starts at (first row or column) * k floats; the last one may be
-  /// half as wide, its padding is zero. packed_floats() bounds the space.
+  /// narrower, its padding is zero. packed_floats() bounds the space.
   int32_t gemm_rows, gemm_columns;
   void (*pack_a)(float* to, const float* a, int64_t lda, bool trans, int64_t m, int64_t k);
   void (*pack_b)(float* to, const float* b, int64_t ldb, bool trans, int64_t n, int64_t k);

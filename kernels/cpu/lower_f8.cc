@@ -123,7 +123,7 @@ ScaledPlan plan_scaled(const Lowering& low, const Op& op) {
   p.b_type = low.type(p.b).dtype;
   p.y_type = low.type(p.y).dtype;
   p.g = gemm_of(op, low.type(p.a).shape, low.type(p.b).shape);
-  p.g.accumulate = accumulates || adds;
+  p.g.accumulate = adds || (accumulates && !low.starts_sum(p.acc));
   const Gemm& g = p.g;
   constexpr int64_t kFloat = sizeof(float);
   p.b_at = round_up(g.m * g.k * kFloat, 64);

@@ -17,11 +17,11 @@ using graph::Op;
 using graph::OpKind;
 using graph::ValueId;
 
-/// Products of a block of rows.
+/// Products of a block of rows; dw is added to what earlier blocks left, if `adds`.
 struct HeadProducts {
   ParallelGemm logits, dx, dw;
 
-  HeadProducts(const KernelTable& k, int64_t C, int64_t V, int64_t D)
+  HeadProducts(const KernelTable& k, int64_t C, int64_t V, int64_t D, bool adds)
       : logits(k, {.trans_b = true, .m = C, .n = V, .k = D, .lda = D, .ldb = D, .ldc = V}),
         dx(k, {.m = C, .n = D, .k = V, .lda = V, .ldb = D, .ldc = D}),
         dw(k, {.trans_a = true,
@@ -31,7 +31,7 @@ struct HeadProducts {
                .lda = V,
                .ldb = D,
                .ldc = D,
-               .accumulate = true}) {}
+               .accumulate = adds}) {}
 
   [[nodiscard]] int64_t scratch_bytes(int32_t num_threads) const {
     return std::max({logits.scratch_bytes(num_threads), dx.scratch_bytes(num_threads),
@@ -54,6 +54,7 @@ class Head {
     if (gradients_) {
       acc_in_ = op.operands[0];
       dloss_ = op.operands[4];
+      from_zero_ = low.starts_sum(acc_in_);
       acc_ = op.results[0];
       dx_ = op.results[1];
       in_f8_ = low.type(x_).dtype == DType::kF8E4M3;
@@ -71,13 +72,17 @@ class Head {
     V_ = low.type(w_).shape.dim(0);
     C_ = std::max<int64_t>(1, std::min(N_, gemm_block_depth(N_)));
     const int64_t tail = N_ % C_ == 0 ? C_ : N_ % C_;
-    products_ = {HeadProducts(*kernels_, C_, V_, D_), HeadProducts(*kernels_, tail, V_, D_)};
+    // The first block, the others, the last.
+    products_ = {HeadProducts(*kernels_, C_, V_, D_, !from_zero_),
+                 HeadProducts(*kernels_, C_, V_, D_, true),
+                 HeadProducts(*kernels_, tail, V_, D_, true)};
     place_scratch(low);
   }
 
   Status run(const Frame& f) const {
     SGA_TRY(check_targets(f));
-    if (gradients_ && f.ptr<float>(acc_) != f.ptr<float>(acc_in_)) {
+    const bool copies = gradients_ && !from_zero_ && f.ptr<float>(acc_) != f.ptr<float>(acc_in_);
+    if (copies) {
       std::memcpy(f.ptr<float>(acc_), f.ptr<float>(acc_in_),
                   static_cast<size_t>(V_ * D_) * sizeof(float));
     }
@@ -117,7 +122,7 @@ class Head {
       dx_at_ = place(C_ * D_ * kFloat);
     }
     products_at_ = place(std::max(products_[0].scratch_bytes(low.num_threads()),
-                                  products_[1].scratch_bytes(low.num_threads())));
+                                  products_[2].scratch_bytes(low.num_threads())));
     low.need_scratch(at);
   }
 
@@ -135,7 +140,7 @@ class Head {
     auto* logits = scratch<float>(f, logits_at_);
     auto* losses = scratch<double>(f, losses_at_);
     auto* work = scratch<std::byte>(f, products_at_);
-    const HeadProducts& products = products_[end - begin == C_ ? 0 : 1];
+    const HeadProducts& products = products_[begin == 0 ? 0 : end - begin == C_ ? 1 : 2];
     const int64_t rows = end - begin;
     const float* w = in_f8_ ? scratch<float>(f, w_at_) : f.ptr<float>(w_);
     const float* x = in_f8_ ? widen_rows(f, begin, rows) : f.ptr<float>(x_) + begin * D_;
@@ -187,11 +192,12 @@ class Head {
   ValueId x_ = 0, w_ = 0, targets_ = 0, loss_ = 0;
   ValueId acc_in_ = 0, dloss_ = 0, acc_ = 0, dx_ = 0;  // with gradients
   ValueId lse_ = 0;                                    // without
+  bool from_zero_ = false;                             // there is no accumulator yet
   bool in_f8_ = false;
   ValueId scale_x_ = 0, scale_w_ = 0;      // in 8 bits
   std::array<float, 256> gradients_of_{};  // by bits of a gradient of a logit
   int64_t N_ = 0, D_ = 0, V_ = 0, C_ = 1;
-  std::vector<HeadProducts> products_;  // of a full block and of the last one
+  std::vector<HeadProducts> products_;
   // In scratch, in bytes: of a block of rows, but for w.
   int64_t logits_at_ = 0, losses_at_ = 0, w_at_ = 0, x_at_ = 0, dx_at_ = 0, products_at_ = 0;
 };

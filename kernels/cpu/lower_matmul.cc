@@ -29,7 +29,7 @@ MatmulPlan plan_matmul(const Lowering& low, const Op& op) {
   p.b = op.operands[first + 1];
   const Shape& a = low.type(p.a).shape;
   p.g = gemm_of(op, a, low.type(p.b).shape);
-  p.g.accumulate = in_place || adds;
+  p.g.accumulate = adds || (in_place && !low.starts_sum(p.acc));
   const Gemm& g = p.g;
   for (int d = 0; d + 2 < a.rank(); ++d) p.batch *= a.dim(d);
   p.a_stride = g.m * g.k;

@@ -68,7 +68,8 @@ void scatter_accumulate(const KernelTable& k, const ScatterPlan& p, float* y, co
   }
 }
 
-/// The accumulate op that is all that becomes of `v`, if it adds into an input nobody else reads.
+/// The accumulate op that is all that becomes of `v`, if it adds to nothing yet, or into an input
+/// nobody else reads.
 OpId accumulation_of(const Lowering& low, ValueId v) {
   const OpId user = low.only_user(v);
   if (user == graph::kNoOp) return user;
@@ -78,6 +79,7 @@ OpId accumulation_of(const Lowering& low, ValueId v) {
     return graph::kNoOp;
   }
   const ValueId acc = op.operands[0];
+  if (low.starts_sum(acc)) return user;
   const bool untouched =
       low.body().value(acc).producer == graph::kNoOp && low.only_user(acc) == user;
   return untouched ? user : graph::kNoOp;
@@ -120,8 +122,8 @@ Status lower_scatter_add(Lowering& low, const Op& op) {
     return low.no_kernel(op);
   }
   if (const OpId user = accumulation_of(low, p.y); user != graph::kNoOp) {
-    p.accumulate = true;
     p.acc = low.body().op(user).operands[0];
+    p.accumulate = !low.starts_sum(p.acc);
     p.y = low.body().op(user).results[0];
     low.skip(user);
   }

@@ -75,6 +75,7 @@ Status lower_constant(Lowering& low, const Op& op) {
   const ValueId y = op.results[0];
   const TensorType& type = low.type(y);
   const double value = op.attrs.f64("value");
+  if (low.starts_sum(y)) return {};
   SGA_ASSIGN(std::byte * data, low.make_constant(y));
   for (int64_t i = 0; i < type.num_elements(); ++i) {
     if (!put(data, type.dtype, i, value)) return low.no_kernel(op);
@@ -119,48 +120,77 @@ Status lower_philox_uniform(Lowering& low, const Op& op) {
   return {};
 }
 
-Status lower_accumulate(Lowering& low, const Op& op) {
-  const ValueId y = op.results[0];
-  const ValueId acc = op.operands[0];
-  const ValueId x = op.operands[1];
-  const int64_t n = low.type(acc).num_elements();
-  const KernelTable* k = &low.kernels();
-  if (all_of_type(low, op, DType::kF32)) {
-    low.add([=](const Frame& f) -> Status {
-      for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {
-        k->binary[kAdd](f.ptr<float>(y) + begin, f.ptr<float>(acc) + begin, f.ptr<float>(x) + begin,
-                        end - begin);
-      });
-      return {};
+namespace {
+
+/// y = acc + x in f32, or 0 + x; x of any count.
+struct Accumulation {
+  ValueId y = 0, acc = 0, x = 0;
+  bool from_zero = false;
+
+  void add(const KernelTable& k, const Frame& f, const float* x_wide, int64_t begin,
+           int64_t count) const {
+    float* to = f.ptr<float>(y) + begin;
+    if (from_zero) {
+      k.binary_scalar[kAdd](to, x_wide, 0, count);
+    } else {
+      k.binary[kAdd](to, f.ptr<float>(acc) + begin, x_wide, count);
+    }
+  }
+};
+
+Step accumulate_f32(const Accumulation& a, const KernelTable* k, int64_t n) {
+  return [=](const Frame& f) -> Status {
+    for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {
+      a.add(*k, f, f.ptr<float>(a.x) + begin, begin, end - begin);
     });
     return {};
-  }
-  if (all_of_type(low, op, DType::kF64)) {
-    low.add([=](const Frame& f) -> Status {
-      for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          f.ptr<double>(y)[i] = f.ptr<double>(acc)[i] + f.ptr<double>(x)[i];
-        }
-      });
-      return {};
+  };
+}
+
+Step accumulate_f64(const Accumulation& a, int64_t n) {
+  return [=](const Frame& f) -> Status {
+    for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const double start = a.from_zero ? 0.0 : f.ptr<double>(a.acc)[i];
+        f.ptr<double>(a.y)[i] = start + f.ptr<double>(a.x)[i];
+      }
     });
     return {};
-  }
-  if (low.type(acc).dtype != DType::kF32 || low.type(x).dtype != DType::kBF16) {
-    return low.no_kernel(op);
-  }
-  low.add([=](const Frame& f) -> Status {
+  };
+}
+
+Step accumulate_bf16(const Accumulation& a, const KernelTable* k, int64_t n) {
+  return [=](const Frame& f) -> Status {
     for_blocks(f, n, kPointwiseBlock, [&](int64_t begin, int64_t end) {
       constexpr int64_t kChunk = 1024;
       alignas(64) float wide[kChunk];
       for (int64_t i = begin; i < end; i += kChunk) {
         const int64_t count = std::min(kChunk, end - i);
-        k->bf16_to_f32(wide, f.ptr<uint16_t>(x) + i, count);
-        k->binary[kAdd](f.ptr<float>(y) + i, f.ptr<float>(acc) + i, wide, count);
+        k->bf16_to_f32(wide, f.ptr<uint16_t>(a.x) + i, count);
+        a.add(*k, f, wide, i, count);
       }
     });
     return {};
-  });
+  };
+}
+
+}  // namespace
+
+Status lower_accumulate(Lowering& low, const Op& op) {
+  const Accumulation a{op.results[0], op.operands[0], op.operands[1],
+                       low.starts_sum(op.operands[0])};
+  const int64_t n = low.type(a.acc).num_elements();
+  const DType sum = low.type(a.acc).dtype;
+  const DType added = low.type(a.x).dtype;
+  if (sum == DType::kF32 && added == DType::kF32) {
+    low.add(accumulate_f32(a, &low.kernels(), n));
+  } else if (sum == DType::kF64 && added == DType::kF64) {
+    low.add(accumulate_f64(a, n));
+  } else if (sum == DType::kF32 && added == DType::kBF16) {
+    low.add(accumulate_bf16(a, &low.kernels(), n));
+  } else {
+    return low.no_kernel(op);
+  }
   return {};
 }
 

@@ -126,6 +126,24 @@ OpId Lowering::only_user(ValueId v) const {
   return graph::kNoOp;
 }
 
+bool Lowering::starts_sum(ValueId v) const {
+  const OpId made_by = body().value(v).producer;
+  if (made_by == graph::kNoOp) return false;
+  const Op& constant = body().op(made_by);
+  if (constant.kind != graph::OpKind::kConstant || constant.attrs.f64("value") != 0) return false;
+  const OpId user = only_user(v);
+  if (user == graph::kNoOp || body().op(user).operands[0] != v) return false;
+  switch (body().op(user).kind) {
+    case graph::OpKind::kAccumulate:
+    case graph::OpKind::kMatmulAccumulate:
+    case graph::OpKind::kScaledMatmulAccumulate:
+    case graph::OpKind::kLinearCrossEntropyGrad:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Status Lowering::no_kernel(const Op& op) const {
   std::string types;
   for (ValueId v : op.operands) {

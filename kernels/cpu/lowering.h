@@ -40,6 +40,9 @@ class Lowering {
   void skip(graph::OpId op) { skipped_[op] = true; }
   /// The only op that reads v; kNoOp if there are several, none, or v is a graph output.
   [[nodiscard]] graph::OpId only_user(graph::ValueId v) const;
+  /// Whether `v` is a constant zero that one op adds to in place and nobody else reads: it has no
+  /// bytes, and that op writes its sum instead of adding to it.
+  [[nodiscard]] bool starts_sum(graph::ValueId v) const;
   [[nodiscard]] Status no_kernel(const graph::Op& op) const;
 
  private:

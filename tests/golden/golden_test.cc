@@ -71,7 +71,9 @@ Result<std::string> run_differentiate(const Input& in) {
 }
 
 Result<std::string> run_accumulate(const Input& in) {
-  SGA_ASSIGN(const Graph graph, accumulate_microbatches(in.graph));
+  const SumOptions options{in.option("one_micro_batch", 0) != 0, in.option("one_stage", 0) != 0,
+                           in.option("norm_chunk", 0)};
+  SGA_ASSIGN(const Graph graph, accumulate_microbatches(in.graph, options));
   return verified_text(graph);
 }
 

@@ -69,7 +69,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const Graph forward = must(build_llama(*config, {.batch = batch, .seq_len = seq_len}));
-  const Graph training = must(accumulate_microbatches(must(differentiate(forward))));
+  const Graph training =
+      must(accumulate_microbatches(must(differentiate(forward)), {true, true, 0}));
   const Graph fused = clean_graph(must(fuse_ops(clean_graph(training))));
   const double step = report("forward and backward", fused, threads, config->vocab_size);
   const double update =

@@ -191,7 +191,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Mesh{"dp4_zero1", 4, 1, 1, 1}, Mesh{"dp4_zero2", 4, 1, 1, 2},
                     Mesh{"dp4_zero3", 4, 1, 1, 3}, Mesh{"dp3_zero3", 3, 1, 1, 3},
                     Mesh{"dp4_zero2_m2", 4, 1, 1, 2, 2}, Mesh{"dp4_zero3_m3", 4, 1, 1, 3, 3},
-                    Mesh{"pp2", 1, 2, 1, 0, 4}, Mesh{"pp2_gpipe", 1, 2, 1, 0, 4, kGPipe},
+                    Mesh{"pp2_once", 1, 2, 1, 0, 1}, Mesh{"pp2", 1, 2, 1, 0, 4},
+                    Mesh{"pp2_gpipe", 1, 2, 1, 0, 4, kGPipe},
                     Mesh{"pp4_interleaved", 1, 4, 1, 0, 4, kInterleaved, 2},
                     Mesh{"pp3_untied", 1, 3, 1, 0, 5, k1F1B, 1, false},
                     Mesh{"dp2_pp2_zero1", 2, 2, 1, 1, 3}, Mesh{"dp2_pp2_zero3", 2, 2, 1, 3, 1},
@@ -219,7 +220,7 @@ TEST(MeshMemory, Zero3HoldsItsShare) {
   const Result<Outcome> whole = train({"dp4", 4});
   const Result<Outcome> cut = train({"dp4_zero3", 4, 1, 1, 3});
   ASSERT_TRUE(whole.ok() && cut.ok());
-  // The tied embedding keeps the gradients of its two uses whole.
+  // The tied embedding keeps the gradient of its two uses whole.
   EXPECT_LT(static_cast<double>(cut->state_bytes), 0.45 * static_cast<double>(whole->state_bytes));
 }
 

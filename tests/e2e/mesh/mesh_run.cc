@@ -39,8 +39,8 @@ Held held_by(const actors::ProgramContext& context) {
     const bool parameter = context.buffer(place.buffer).kind == graph::BufferKind::kParameter;
     (parameter ? out.parameter_bytes : out.moment_bytes) += place.bytes;
   }
-  for (const actors::TensorPlace& place : context.accumulators) {
-    out.accumulator_bytes += place.bytes;
+  for (const graph::Buffer& buffer : context.program->buffers) {
+    if (buffer.kind == graph::BufferKind::kAccumulator) out.accumulator_bytes += buffer.bytes;
   }
   return out;
 }

@@ -52,12 +52,14 @@ TEST(PipelineTest, IdenticalLayersAreCompiledOnce) {
 
 TEST(PipelineTest, SchemaIsOfTheModelNotOfTheCompiler) {
   CompileOptions options;
+  const Result<Compiled> once = compile_training(preset("llama-tiny"), options);
+  options.num_micro_batches = 4;
   const Result<Compiled> fused = compile_training(preset("llama-tiny"), options);
   options.fuse = false;
-  options.num_micro_batches = 4;
   options.storage = StorageModel::kHash;
   const Result<Compiled> plain = compile_training(preset("llama-tiny"), options);
-  ASSERT_TRUE(fused.ok() && plain.ok());
+  ASSERT_TRUE(once.ok() && fused.ok() && plain.ok());
+  EXPECT_EQ(once->plan.schema_hash, plain->plan.schema_hash);
   EXPECT_EQ(fused->plan.schema_hash, plain->plan.schema_hash);
   EXPECT_EQ(fused->plan.ops_before, plain->plan.ops_before);
   EXPECT_EQ(plain->plan.ops_after, plain->plan.ops_before);

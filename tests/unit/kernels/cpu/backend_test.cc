@@ -3,15 +3,18 @@
 #include "graph/base/philox.h"
 #include "graph/base/units.h"
 #include "graph/ir/builder.h"
+#include "graph/ir/op_table.h"
 #include "graph/ir/verify.h"
 #include "kernels/cpu/cpu_backend.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <new>
@@ -76,6 +79,10 @@ class Runner {
   std::span<const float> output(size_t i) const {
     return {reinterpret_cast<const float*>(output_pointers_[i]),
             static_cast<size_t>(graph_.type(graph_.outputs()[i].value).num_elements())};
+  }
+  void spoil_output(size_t i) {
+    std::fill_n(reinterpret_cast<float*>(output_pointers_[i]), output(i).size(),
+                std::numeric_limits<float>::quiet_NaN());
   }
   void launch() {
     stream_->launch(*executable_,
@@ -318,6 +325,93 @@ TEST(ScatterAdd, NamesABadId) {
   EXPECT_EQ(runner.status().code(), Code::kInvalidArgument);
   EXPECT_NE(runner.status().message().find("token 10 at position 2"), std::string::npos)
       << runner.status().to_string();
+}
+
+/// An op that adds to a sum which starts from a constant zero, or from an input.
+Graph sum_graph(OpKind kind, DType added, bool from_zero) {
+  constexpr int64_t kRows = 150, kWidth = 70, kDepth = 500;
+  Graph graph;
+  Builder b(graph);
+  b.set_segment("head");
+  const TensorType sum{DType::kF32, {kRows, kWidth}};
+  const TensorType wide{added, {kDepth, kWidth}};
+  const ValueId start = from_zero ? b.constant(0, sum) : b.input(sum, Role::kAccumulator, "grad/w");
+  graph::Attrs attrs;
+  ValueId result = graph::kNoValue;
+  if (kind == OpKind::kMatmulAccumulate) {
+    const ValueId x = b.input({added, {kDepth, kRows}}, Role::kActivation, "x");
+    const ValueId y = b.input(wide, Role::kActivation, "y");
+    attrs.set("trans_a", true);
+    attrs.set("trans_b", false);
+    result = b.op1(kind, {start, x, y}, attrs);
+  } else if (kind == OpKind::kScatterAdd) {
+    const ValueId ids = b.input({DType::kI32, {kDepth}}, Role::kTokens, "tokens");
+    const ValueId dy = b.input(wide, Role::kActivation, "dy");
+    attrs.set("rows", kRows);
+    result = b.accumulate(start, b.op1(kind, {ids, dy}, attrs));
+  } else if (kind == OpKind::kLinearCrossEntropyGrad) {
+    const ValueId x = b.input(wide, Role::kActivation, "x");
+    const ValueId w = b.input({added, {kRows, kWidth}}, Role::kParameter, "w");
+    const ValueId targets = b.input({DType::kI32, {kDepth}}, Role::kTargets, "targets");
+    const ValueId scale = b.input({DType::kF32, {}}, Role::kScalar, "inv_valid_tokens");
+    result = b.op(kind, {start, x, w, targets, scale})[0];
+  } else {
+    result = b.accumulate(start, b.input({added, sum.shape}, Role::kActivation, "x"));
+  }
+  b.output(result, Role::kAccumulator, "grad/w");
+  EXPECT_TRUE(b.status().ok()) << b.status().to_string();
+  return graph;
+}
+
+void draw_input(Runner& runner, size_t i, DType dtype, uint64_t seed) {
+  if (dtype == DType::kF32) return fill(runner.input<float>(i), seed);
+  if (dtype == DType::kI32) {
+    auto ids = runner.input<int32_t>(i);
+    for (size_t k = 0; k < ids.size(); ++k) ids[k] = static_cast<int32_t>(k % 7 * 20);
+    return;
+  }
+  auto bits = runner.input<uint16_t>(i);
+  for (size_t k = 0; k < bits.size(); ++k) {
+    bits[k] = float_to_bf16(static_cast<float>((k + seed) % 19) / 8 - 1);
+  }
+}
+
+/// The sum's bytes are NaN before: it shows if one of them is read.
+std::vector<float> sum_from_zero(OpKind kind, DType added, bool constant) {
+  const Graph graph = sum_graph(kind, added, constant);
+  Runner runner(graph, 2);
+  const size_t first = constant ? 0 : 1;
+  for (size_t i = first; i < graph.inputs().size(); ++i) {
+    draw_input(runner, i, graph.type(graph.inputs()[i].value).dtype, i - first);
+  }
+  if (constant) runner.spoil_output(0);
+  runner.launch();
+  EXPECT_TRUE(runner.status().ok()) << runner.status().to_string();
+  const auto got = runner.output(0);
+  return {got.begin(), got.end()};
+}
+
+TEST(SumFromZero, HasTheBitsOfASumThatIsZeroedFirst) {
+  for (const DType added : {DType::kF32, DType::kBF16}) {
+    for (const OpKind kind : {OpKind::kMatmulAccumulate, OpKind::kScatterAdd, OpKind::kAccumulate,
+                              OpKind::kLinearCrossEntropyGrad}) {
+      const std::vector<float> want = sum_from_zero(kind, added, false);
+      const std::vector<float> got = sum_from_zero(kind, added, true);
+      EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(float)), 0)
+          << graph::op_info(kind).name << " of " << dtype_name(added);
+    }
+  }
+}
+
+/// Zeros of the size of a gradient would be bytes that only the start of a sum needs.
+TEST(SumFromZero, TakesNoMemoryForTheZeros) {
+  const Graph graph = sum_graph(OpKind::kMatmulAccumulate, DType::kF32, true);
+  const auto backend = std::move(create_cpu_backend({.num_threads = 1})).value();
+  const int64_t before = backend->allocation_stats().num_allocations;
+  std::vector<Place> places(graph.values().size());
+  auto compiled = backend->compile({.body = &graph, .places = places, .name = "test"});
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  EXPECT_EQ(backend->allocation_stats().num_allocations, before);
 }
 
 /// A bit of everything that a layer does.
