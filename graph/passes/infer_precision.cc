@@ -26,8 +26,12 @@ Attrs dtype_attr(DType dtype) {
 
 class Inference {
  public:
-  Inference(const Graph& graph, DType narrow)
-      : graph_(graph), copier_(graph), narrow_(narrow), narrowed_(graph.values().size(), false) {
+  Inference(const Graph& graph, DType narrow, const PrecisionOptions& options)
+      : graph_(graph),
+        copier_(graph),
+        narrow_(narrow),
+        options_(options),
+        narrowed_(graph.values().size(), false) {
     report_.narrow = narrow;
     for (const Value& value : graph.values()) dtype_.push_back(value.type.dtype);
   }
@@ -41,6 +45,9 @@ class Inference {
 
   [[nodiscard]] const Op& producer(ValueId v) const { return graph_.op(graph_.value(v).producer); }
   [[nodiscard]] bool is_input(ValueId v) const { return graph_.value(v).producer == kNoOp; }
+  [[nodiscard]] bool is_parameter(ValueId v) const {
+    return is_input(v) && graph_.inputs()[graph_.value(v).result].role == Role::kParameter;
+  }
   [[nodiscard]] bool is_made_as_needed(ValueId v) const {
     return !is_input(v) && producer(v).kind == OpKind::kConstant;
   }
@@ -55,6 +62,7 @@ class Inference {
   const Graph& graph_;
   GraphCopier copier_;
   const DType narrow_;
+  const PrecisionOptions options_;
   std::vector<DType> dtype_;    // by value: what it will have
   std::vector<bool> narrowed_;  // by value: a narrow copy is made where it is made
   PrecisionReport report_;
@@ -142,7 +150,10 @@ ValueId Inference::operand_as(ValueId v, DType dtype, const Op& reader) {
   // A shard is cast once a step, so that no gather of it waits for a launch beside its reader.
   const bool gathered = reader.kind == OpKind::kAllGather && is_input(v);
   const Phase phase = gathered ? Phase::kPrepare : reader.phase;
-  const PieceKey piece = gathered ? PieceKey{Phase::kPrepare, 0} : piece_of(reader);
+  const bool kept = options_.keep_casts && is_parameter(v) && fires_per_micro_batch(reader.phase);
+  const PieceKey piece = gathered ? PieceKey{Phase::kPrepare, 0}
+                         : kept   ? PieceKey{Phase::kForward, -1}
+                                  : piece_of(reader);
   const auto [cast, is_new] = casts_.try_emplace({v, dtype, piece}, kNoValue);
   if (!is_new) return cast->second;
   if (is_made_as_needed(v)) {
@@ -192,7 +203,8 @@ Result<Graph> Inference::build() {
 
 }  // namespace
 
-Result<Graph> infer_precision(const Graph& graph, DType narrow, PrecisionReport* report) {
+Result<Graph> infer_precision(const Graph& graph, DType narrow, PrecisionReport* report,
+                              const PrecisionOptions& options) {
   if (narrow == DType::kF32) {
     if (report != nullptr) *report = {};
     return graph;
@@ -200,7 +212,7 @@ Result<Graph> infer_precision(const Graph& graph, DType narrow, PrecisionReport*
   if (narrow != DType::kBF16) {
     return unsupported(fmt::format("precision {}: expected f32 or bf16", dtype_name(narrow)));
   }
-  Inference inference(graph, narrow);
+  Inference inference(graph, narrow, options);
   SGA_TRY(inference.decide());
   SGA_ASSIGN(Graph result, inference.build());
   if (report != nullptr) *report = inference.take_report();

@@ -48,17 +48,24 @@ struct PrecisionReport {
 /// One line an op kind and outcome: "matmul: 62 in bf16: …", in the order of OpKind.
 std::vector<std::string> explain_precision(const PrecisionReport& report);
 
+struct PrecisionOptions {
+  /// The narrow copy that the first piece makes of a parameter serves the others too, the backward
+  /// pass above all: two bytes an element are kept between them.
+  bool keep_casts = false;
+};
+
 /// Gives f32 values of phases kForward and kBackward the dtype `narrow` where the rule table allows
 /// it and inserts the casts. Inputs and outputs of the graph keep their types: master parameters
-/// stay f32 and are cast once in each piece (phase and segment) that reads them; accumulators stay
-/// f32. What an op computes narrow, its result is narrow; a wide result that narrow ops read is
-/// cast where it is made, a narrow one that a wide op reads is cast where it is read. Constants and
-/// rotation tables are made in the dtype they are needed in. Values that are not f32 are left
-/// alone. With the casts taken for identities the result computes what `graph` does. Pre: fuse_ops
-/// has run, since fused patterns hold no casts. Deterministic, pure. `narrow` is kBF16, or kF32:
-/// then the graph is returned as it is. Errors: kUnsupported for other dtypes; kInvalidPlan if a
-/// shape rule refuses an op (a row of the table is wrong). `report`, if given, is written on
-/// success.
-Result<Graph> infer_precision(const Graph& graph, DType narrow, PrecisionReport* report = nullptr);
+/// stay f32 and are cast once in each piece (phase and segment) that reads them, or once a
+/// micro-batch (keep_casts); accumulators stay f32. What an op computes narrow, its result is
+/// narrow; a wide result that narrow ops read is cast where it is made, a narrow one that a wide op
+/// reads is cast where it is read. Constants and rotation tables are made in the dtype they are
+/// needed in. Values that are not f32 are left alone. With the casts taken for identities the
+/// result computes what `graph` does. Pre: fuse_ops has run, since fused patterns hold no casts.
+/// Deterministic, pure. `narrow` is kBF16, or kF32: then the graph is returned as it is. Errors:
+/// kUnsupported for other dtypes; kInvalidPlan if a shape rule refuses an op (a row of the table is
+/// wrong). `report`, if given, is written on success.
+Result<Graph> infer_precision(const Graph& graph, DType narrow, PrecisionReport* report = nullptr,
+                              const PrecisionOptions& options = {});
 
 }  // namespace sgactor::graph

@@ -69,6 +69,8 @@ class Quantizer {
                                                       std::string_view* reason);
   void name_tensors();
   void choose_places();
+  /// Name of the parameter whose gradient a product adds to; empty if it is none.
+  [[nodiscard]] std::string_view weight_of_gradient(const Op& op) const;
   [[nodiscard]] std::string name_of(const Op& op, const Product& product, F8Role role);
   /// What an operand is rounded from.
   [[nodiscard]] ValueId source(ValueId v, F8Role role) const;
@@ -197,16 +199,27 @@ void Quantizer::choose_places() {
   }
 }
 
+std::string_view Quantizer::weight_of_gradient(const Op& op) const {
+  std::string_view name;
+  const Value& acc = graph_.value(op.operands[0]);
+  if (acc.producer == kNoOp) {
+    name = graph_.inputs()[acc.result].name;
+  } else {
+    // The sum starts from a constant: one micro-batch. The names are the same.
+    for (const GraphOutput& output : graph_.outputs()) {
+      if (output.value == op.results[0]) name = output.name;
+    }
+  }
+  if (name.starts_with("grad/")) name.remove_prefix(5);
+  return name;
+}
+
 std::string Quantizer::name_of(const Op& op, const Product& product, F8Role role) {
   std::string_view weight;
   for (size_t i = 0; i < 2; ++i) {
     if (product.roles[i] == F8Role::kWeight) weight = parameter(op.operands[product.first + i]);
   }
-  if (weight.empty() && op.kind == OpKind::kMatmulAccumulate) {
-    const Value& acc = graph_.value(op.operands[0]);
-    if (acc.producer == kNoOp) weight = graph_.inputs()[acc.result].name;
-    if (weight.starts_with("grad/")) weight.remove_prefix(5);
-  }
+  if (weight.empty() && op.kind == OpKind::kMatmulAccumulate) weight = weight_of_gradient(op);
   const std::string_view prefix = role == F8Role::kActivation ? "x"
                                   : role == F8Role::kWeight   ? "w"
                                                               : "dy";

@@ -170,6 +170,32 @@ TEST_P(InferPrecisionOfModel, ComputesTheSameButForRounding) {
   EXPECT_NEAR(rounded.at("loss")[0], before.at("loss")[0], 0.01 * before.at("loss")[0]);
 }
 
+TEST_P(InferPrecisionOfModel, CastsThatAreKeptAreMadeOnceWithTheSameBits) {
+  const Graph graph = training_graph(GetParam());
+  PrecisionReport often;
+  PrecisionReport once;
+  const Result<Graph> apart = infer_precision(graph, DType::kBF16, &often);
+  const Result<Graph> kept = infer_precision(graph, DType::kBF16, &once, {.keep_casts = true});
+  ASSERT_TRUE(apart.ok() && kept.ok());
+  ASSERT_TRUE(verify(*kept).ok()) << verify(*kept).to_string();
+  std::set<ValueId> cast;
+  for (const Op& op : kept->ops()) {
+    if (op.kind != OpKind::kCast || kept->value(op.operands[0]).producer != kNoOp) continue;
+    EXPECT_TRUE(cast.insert(op.operands[0]).second)
+        << kept->inputs()[kept->value(op.operands[0]).result].name << " twice";
+  }
+  EXPECT_EQ(once.num_parameter_casts, static_cast<int32_t>(cast.size()));
+  EXPECT_LT(once.num_parameter_casts, often.num_parameter_casts);
+  EXPECT_EQ(once.num_other_casts, often.num_other_casts);
+  const LlamaConfig config = tiny_config(true, true);
+  Values a = random_state(config, 3);
+  a.merge(random_batch(config, {2, 4, true}, 4));
+  Values b = a;
+  ASSERT_TRUE(run_graph(*apart, a).ok());
+  ASSERT_TRUE(run_graph(*kept, b).ok());
+  for (const GraphOutput& o : apart->outputs()) EXPECT_EQ(a.at(o.name), b.at(o.name)) << o.name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Fusion, InferPrecisionOfModel, testing::Bool());
 
 TEST(InferPrecisionProperty, CastsAreAllThatIsAdded) {
