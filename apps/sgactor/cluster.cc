@@ -4,6 +4,7 @@
 #include "actors/runtime/tls_identity.h"
 #include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster_ranks.h"
+#include "apps/sgactor/device_deal.h"
 #include "apps/sgactor/stop_signal.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
@@ -208,6 +209,40 @@ void Cluster::start_worker_at(int32_t place) {
   session_->send(at.node, wire::StartWorkers{{at.device}, index});
 }
 
+/// The device of a node for one worker more; "" if none may be used any more.
+std::string Cluster::free_device(wire::PeerId node) const {
+  const Node& at = nodes_.at(node);
+  std::vector<std::string> taken;
+  std::set<std::string> closed;
+  const auto on_node = [&](int32_t place) {
+    return place >= 0 && places_[static_cast<size_t>(place)].node == node;
+  };
+  const auto device_at = [&](int32_t place) { return places_[static_cast<size_t>(place)].device; };
+  for (const auto& [index, worker] : workers_) {
+    if (on_node(worker.place)) taken.push_back(device_at(worker.place));
+  }
+  for (const auto& [index, place] : starting_) {
+    if (on_node(place)) taken.push_back(device_at(place));
+  }
+  for (const int32_t place : closed_places_) {
+    if (on_node(place) && is_exclusive(device_at(place))) closed.insert(device_at(place));
+  }
+  return least_taken(at.devices.empty() ? at.who.hello.devices : at.devices, taken, closed);
+}
+
+/// No worker is started any more on the device of this place.
+void Cluster::close_device(int32_t place) {
+  closed_places_.insert(place);
+  if (place < 0) return;
+  const Place& at = places_[static_cast<size_t>(place)];
+  if (!is_exclusive(at.device)) return;
+  for (size_t p = 0; p < places_.size(); ++p) {
+    if (places_[p].node == at.node && places_[p].device == at.device) {
+      closed_places_.insert(static_cast<int32_t>(p));
+    }
+  }
+}
+
 Cluster::Fault Cluster::make_fault(supervision::FaultKind kind, Status status, int32_t index,
                                    std::string culprit, int64_t detected_ms) {
   const int64_t now = now_ms();
@@ -360,7 +395,7 @@ Status Cluster::on_joined(const actors::Peer& peer) {
   }
   const bool late =
       running_ || complete() || static_cast<int64_t>(nodes_.size()) >= nodes_wanted_.max;
-  Node& node = nodes_[peer.id] = {peer, 0};
+  Node& node = nodes_[peer.id] = {peer, 0, {}};
   if (late) log::info("{} has joined as a spare", peer.name());
   if (!late) start_workers();
   if (running_ && setup_.recovers) {

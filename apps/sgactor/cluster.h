@@ -49,7 +49,7 @@ class Cluster {
   struct Setup {
     ClusterOptions options;
     Launcher launcher;
-    std::string devices;  ///< of each worker
+    std::string devices;  ///< of this host's workers, together
     std::string job;      ///< resolved, as TOML
     std::string job_name;
     std::string log_level;
@@ -111,6 +111,7 @@ class Cluster {
   struct Node {
     actors::Peer who;
     int32_t num_started = 0;
+    std::vector<std::string> devices;  ///< what it deals to workers
   };
   /// Where a worker can run: a device of a node.
   struct Place {
@@ -161,6 +162,8 @@ class Cluster {
   void start_workers();
   void start_workers_of(actors::wire::PeerId id, Node& node, int64_t count);
   void start_worker_at(int32_t place);
+  [[nodiscard]] std::string free_device(actors::wire::PeerId node) const;
+  void close_device(int32_t place);
   /// Handles one event, or none within the time; a failure that ends the run comes back.
   Status step(int64_t timeout_ms);
   Status on_event(actors::SessionEvent& event);

@@ -28,8 +28,9 @@ void Cluster::resize(int64_t workers) {
   for (auto n = static_cast<int64_t>(workers_.size() + starting_.size());
        n < workers && !nodes_.empty(); ++n) {
     if (node == nodes_.end()) node = nodes_.begin();
-    places_.push_back({node->first, setup_.devices});
-    start_worker_at(static_cast<int32_t>(places_.size()) - 1);
+    const std::string device = free_device(node->first);
+    places_.push_back({node->first, device});
+    if (!device.empty()) start_worker_at(static_cast<int32_t>(places_.size()) - 1);
     ++node;
   }
 }
@@ -192,7 +193,7 @@ void Cluster::on_device_fault(const supervision::DeviceFault& device) {
     if (!status.ok()) log::warn("{}", status.message());
     return;
   }
-  if (action == Action::kQuarantineDevice) closed_places_.insert(worker.place);
+  if (action == Action::kQuarantineDevice) close_device(worker.place);
   if (worker.ranks.empty() || !setup_.recovers) {
     session_->send(worker.who.hello.node, wire::EndWorker{device.worker, false});
     return;
@@ -209,7 +210,7 @@ void Cluster::on_wrong_bits(const Course& course, int32_t rank, const Status& wh
   const auto it = workers_.find(index);
   log::warn("{}", why.message());
   const bool there = it != workers_.end();
-  if (there) closed_places_.insert(it->second.place);
+  if (there) close_device(it->second.place);
   const std::string culprit = there ? it->second.who.name() + ": " + why.message() : why.message();
   if (lost_.empty()) lost_ = culprit;
   faults_.push_back(

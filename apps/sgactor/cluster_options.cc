@@ -45,10 +45,12 @@ Result<Launcher> read_launcher() {
   struct Names {
     const char* rank;
     const char* size;
+    const char* local;
   };
-  constexpr Names kNames[] = {{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-                              {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                              {"RANK", "WORLD_SIZE"}};
+  constexpr Names kNames[] = {
+      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+      {"RANK", "WORLD_SIZE", "LOCAL_RANK"}};
   for (const Names& names : kNames) {
     const std::string rank = environment(names.rank);
     const std::string size = environment(names.size);
@@ -61,6 +63,10 @@ Result<Launcher> read_launcher() {
     }
     Launcher out{static_cast<int32_t>(r), static_cast<int32_t>(n), environment("MASTER_ADDR"), 0};
     if (!read_number(environment("MASTER_PORT"), 1, 65535, out.master_port)) out.master_port = 0;
+    int64_t local = 0;
+    if (read_number(environment(names.local), 0, n - 1, local)) {
+      out.local_rank = static_cast<int32_t>(local);
+    }
     return out;
   }
   return Launcher{};

@@ -31,10 +31,11 @@ struct Launcher {
   int32_t size = 1;
   std::string master_address;  ///< torchrun's; empty: none
   int64_t master_port = 0;
+  int32_t local_rank = 0;  ///< among those that it has started on this host
 };
 /// Reads SLURM_PROCID and SLURM_NTASKS (of a step), OMPI_COMM_WORLD_RANK and _SIZE, or RANK and
-/// WORLD_SIZE with MASTER_ADDR and MASTER_PORT. {0, 1} outside of all. Errors: kInvalidArgument for
-/// a rank that is not below its size.
+/// WORLD_SIZE with MASTER_ADDR and MASTER_PORT; with each its rank within the host, 0 where that is
+/// not said. {0, 1} outside of all. Errors: kInvalidArgument for a rank that is not below its size.
 Result<Launcher> read_launcher();
 
 /// How many nodes a run waits for and takes.

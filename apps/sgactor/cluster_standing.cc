@@ -95,7 +95,7 @@ actors::wire::Opaque to_wire(const Standing& s) {
                      {"ranks", s.ranks},       {"incarnations", s.incarnations},
                      {"runs", s.runs},         {"loaded_step", s.loaded_step},
                      {"begun", s.begun},       {"address", to_hex(s.address)},
-                     {"failed", s.failed}};
+                     {"failed", s.failed},     {"devices", s.devices}};
   return {kStanding, json.dump()};
 }
 
@@ -109,7 +109,8 @@ Result<Standing> parse_standing(std::string_view text) {
       read_field(json, "alive", out.alive) && read_field(json, "ranks", out.ranks) &&
       read_field(json, "incarnations", out.incarnations) && read_field(json, "runs", out.runs) &&
       read_field(json, "loaded_step", out.loaded_step) && read_field(json, "begun", out.begun) &&
-      read_field(json, "address", address) && read_field(json, "failed", out.failed);
+      read_field(json, "address", address) && read_field(json, "failed", out.failed) &&
+      read_field(json, "devices", out.devices);
   if (!whole || out.ranks.size() != out.incarnations.size()) {
     return corruption("not the standing of a process");
   }

@@ -33,7 +33,8 @@ actors::wire::Opaque to_wire(const Terms& terms);
 /// Errors: kCorruption.
 Result<Terms> parse_terms(std::string_view json);
 
-/// Where a worker stands that has lost its coordinator. Of a node only `alive` counts.
+/// Where a worker stands that has lost its coordinator. Of a node only `alive` and `devices` count;
+/// it says them whenever it has joined.
 struct Standing {
   int32_t worker = -1;         ///< index; -1: a node says it
   int32_t life = -1;           ///< what names it on the data plane (data_peer)
@@ -46,6 +47,8 @@ struct Standing {
   int64_t begun = 0;        ///< newest step that was begun; 0: none
   std::string address;      ///< of its data plane
   bool failed = false;      ///< an actor of it has failed: of no use any more
+  /// The one that a worker runs on; all that a node deals to its workers.
+  std::vector<std::string> devices;
 };
 actors::wire::Opaque to_wire(const Standing& standing);
 /// Errors: kCorruption.

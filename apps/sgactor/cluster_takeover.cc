@@ -74,7 +74,7 @@ void Cluster::on_returned(const actors::Peer& peer) {
   const wire::Hello& hello = peer.hello;
   if (hello.role == wire::Role::kNode) {
     // Those of its workers that are there show by what it says next.
-    nodes_[peer.id] = {peer, std::max<int32_t>(1, static_cast<int32_t>(hello.devices.size()))};
+    nodes_[peer.id] = {peer, std::max<int32_t>(1, static_cast<int32_t>(hello.devices.size())), {}};
     return;
   }
   if (hello.index < 0 || hello.index >= next_index_ || workers_.contains(hello.index)) {
@@ -95,8 +95,9 @@ void Cluster::on_standing(wire::PeerId from, const std::string& payload) {
   if (const Worker* worker = find_peer(from); worker != nullptr) {
     standing->worker = worker->who.hello.index;
     standings_[standing->worker] = std::move(*standing);
-  } else if (nodes_.contains(from)) {
-    alive_[from] = std::move(standing->alive);
+  } else if (const auto node = nodes_.find(from); node != nodes_.end()) {
+    node->second.devices = std::move(standing->devices);
+    if (returning_) alive_[from] = std::move(standing->alive);
   }
 }
 
@@ -153,7 +154,8 @@ void Cluster::settle_returned() {
     }
     worker.who.hello.node = node->first;
     worker.place = static_cast<int32_t>(places_.size());
-    places_.push_back({node->first, setup_.devices});
+    const std::vector<std::string>& devices = standing->second.devices;
+    places_.push_back({node->first, devices.empty() ? setup_.devices : devices.front()});
     ++hosted[node->first];
     ++it;
   }
@@ -166,7 +168,7 @@ void Cluster::settle_returned() {
   for (const auto& [id, node] : nodes_) {
     auto room = static_cast<int64_t>(node.who.hello.devices.size()) - hosted[id];
     for (; room > 0 && missing > 0; --room, --missing) {
-      places_.push_back({id, setup_.devices});
+      places_.push_back({id, free_device(id)});
       start_worker_at(static_cast<int32_t>(places_.size()) - 1);
     }
   }

@@ -384,6 +384,7 @@ bool stand_by(actors::RemoteSession& session, WorkerOptions& options, const Term
   Standing standing;
   standing.worker = static_cast<int32_t>(options.index);
   standing.node_pid = ::getppid();
+  standing.devices = {options.devices};
   if (work != nullptr) work->describe(standing);
   session.send(wire::kCoordinatorPeer, to_wire(standing));
   return true;

@@ -7,11 +7,13 @@
 #include "apps/sgactor/cluster_standing.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/device.h"
+#include "apps/sgactor/device_deal.h"
 #include "apps/sgactor/fault_injection.h"
 #include "apps/sgactor/mirror_directory.h"
 #include "apps/sgactor/stop_signal.h"
 #include "graph/base/log.h"
 #include "supervision/monitor/driver_faults.h"
+#include "transport/topology/nvml_events.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -38,15 +40,18 @@ std::string environment(const char* name) {
 
 class Node {
  public:
-  Node(actors::RemoteSession& session, const NodeOptions& options, std::string coordinator)
+  Node(actors::RemoteSession& session, const NodeOptions& options, std::string coordinator,
+       std::vector<std::string> devices)
       : session_(session),
         options_(options),
         coordinator_(std::move(coordinator)),
+        devices_(std::move(devices)),
         driver_faults_({.visible = environment("CUDA_VISIBLE_DEVICES")}) {}
 
   /// Until the coordinator says so or is gone. Returns the exit code.
   int serve(const std::atomic<bool>& stop) {
     stop_ = &stop;
+    tell_standing();
     while (!over_) {
       wait();
       if (stop.load() && !told_stop_) {
@@ -130,28 +135,31 @@ class Node {
     if (!join_again(session_, coordinator_, options_.token, terms_.orphan_ms, give_up)) {
       return false;
     }
+    tell_standing();
+    return true;
+  }
+
+  /// To a coordinator that it has just joined.
+  void tell_standing() {
     Standing standing;
     standing.node_pid = ::getpid();
     standing.alive = children_.tags();
+    standing.devices = devices_;
     session_.send(wire::kCoordinatorPeer, to_wire(standing));
-    return true;
   }
 
   /// From now on XID events of the worker's device are reported, if it has one and a driver says
   /// them.
-  void listen_to(int32_t worker, const std::string& device,
-                 const std::vector<std::string>& devices) {
+  void listen_to(int32_t worker, const std::string& device) {
     const auto index_of = [](const std::string& text) {
       const auto spec = parse_devices(text);
       return spec.ok() && spec->backend == "cuda" ? spec->options.device_index : -1;
     };
     if (index_of(device) < 0) return;
+    // All that later workers may run on: the first call decides what is listened to.
     std::vector<int32_t> all;
-    for (const std::string& d : devices) {
-      const int32_t index = index_of(d);
-      if (index >= 0 && std::find(all.begin(), all.end(), index) == all.end()) {
-        all.push_back(index);
-      }
+    for (const std::string& d : devices_) {
+      if (index_of(d) >= 0) all.push_back(index_of(d));
     }
     const Status status = driver_faults_.assign(worker, index_of(device), all);
     if (!status.ok()) {
@@ -173,7 +181,7 @@ class Node {
       if (!options_.bind.empty()) words.push_back("--bind=" + options_.bind);
       const auto pid = children_.start(words, index);
       if (pid.ok()) {
-        listen_to(index, order.devices[i], order.devices);
+        listen_to(index, order.devices[i]);
         continue;
       }
       session_.send(wire::kCoordinatorPeer, wire::WorkerExited{index, 0, pid.status().message()});
@@ -183,6 +191,7 @@ class Node {
   actors::RemoteSession& session_;
   const NodeOptions& options_;
   std::string coordinator_;
+  std::vector<std::string> devices_;
   const std::atomic<bool>* stop_ = nullptr;
   Terms terms_;
   MirrorHold mirror_;
@@ -193,6 +202,17 @@ class Node {
   bool told_stop_ = false;
   int exit_code_ = kExitDone;
 };
+
+/// Those that workers of this host are dealt.
+std::vector<std::string> find_devices(const NodeOptions& options) {
+  if (devices_of_host(options.devices, 2).size() == 1) return {options.devices};
+  const auto num = transport::count_devices({.visible = environment("CUDA_VISIBLE_DEVICES")});
+  if (num.ok()) return devices_of_host(options.devices, *num);
+  if (options.workers > 1) {
+    log::warn("node {}: devices cannot be counted: {}", host_name(), num.status().message());
+  }
+  return devices_of_host(options.devices, 1);
+}
 
 /// A host that cannot be reached is a missing device, not a failed run.
 Status unreachable(const Status& status) {
@@ -234,11 +254,15 @@ Result<int> run_node(const NodeOptions& options) {
   self.hello.host = host_name();
   self.hello.pid = ::getpid();
   self.hello.spare = options.spare;
-  self.hello.devices.assign(static_cast<size_t>(options.workers), options.devices);
+  const std::vector<std::string> devices = find_devices(options);
+  self.hello.devices = deal_devices(devices, options.workers, options.first_device);
   SGA_ASSIGN(auto session, actors::RemoteSession::create(token->identity, self, {}, 1));
   auto coordinator = session->join(token->addresses, options.join_timeout_s * 1000);
   if (!coordinator.ok()) return unreachable(coordinator.status());
-  Node node(*session, options, coordinator->address);
+  if (const std::string note = sharing_note(devices, options.workers); !note.empty()) {
+    log::warn("node {}: {}", host_name(), note);
+  }
+  Node node(*session, options, coordinator->address, devices);
   return node.serve(stop);
 }
 

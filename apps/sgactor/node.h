@@ -13,6 +13,8 @@ struct NodeOptions {
   std::string bind;
   std::string log_level = "info";
   int64_t workers = 1;
+  int64_t first_device =
+      0;  ///< of the host's, for the first worker; others of this host come before
   bool spare = false;
   uint64_t job_hash = 0;        ///< of the job file that this process was started with; 0: none
   int64_t wait_ms = 0;          ///< for the token file to appear

@@ -284,6 +284,7 @@ Result<int> train_as_node(const JobSpec& job, const TrainOptions& options) {
   node.devices = options.devices;
   node.log_level = job.log.level;
   node.workers = (workers + o.spares + options.launcher.size - 1) / options.launcher.size;
+  node.first_device = node.workers * options.launcher.local_rank;
   node.job_hash = hash64(write_job(job, false));
   node.wait_ms = o.join_timeout_s * 1000;
   return run_node(node);

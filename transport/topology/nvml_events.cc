@@ -7,13 +7,16 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -45,6 +48,7 @@ struct Nvml {
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
   const char* (*error_string)(int) = nullptr;
+  int (*count)(unsigned int*) = nullptr;
   int (*by_index)(unsigned int, NvmlDevice*) = nullptr;
   int (*by_uuid)(const char*, NvmlDevice*) = nullptr;
   int (*temperature)(NvmlDevice, int, unsigned int*) = nullptr;
@@ -64,10 +68,11 @@ Status unheard(const std::string& text) {
   return make_status(Code::kUnsupported, text, Scope::kDevice);
 }
 
-Status load(void* library, const std::string& name, Nvml& nvml) {
+Status load_functions(void* library, const std::string& name, Nvml& nvml) {
   const bool all = find(library, "nvmlInit_v2", nvml.init) &&
                    find(library, "nvmlShutdown", nvml.shutdown) &&
                    find(library, "nvmlErrorString", nvml.error_string) &&
+                   find(library, "nvmlDeviceGetCount_v2", nvml.count) &&
                    find(library, "nvmlDeviceGetHandleByIndex_v2", nvml.by_index) &&
                    find(library, "nvmlDeviceGetHandleByUUID", nvml.by_uuid) &&
                    find(library, "nvmlDeviceGetTemperature", nvml.temperature) &&
@@ -78,7 +83,53 @@ Status load(void* library, const std::string& name, Nvml& nvml) {
   return all ? Status() : unheard(name + ": too old, it lacks events");
 }
 
+/// Ready to be asked; shutdown() is due afterwards. The library stays loaded: it keeps threads and
+/// handlers of its own.
+Result<Nvml> start(const std::string& file) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* why = dlerror();
+    return unheard(fmt::format("nvml: {}", why == nullptr ? file : why));
+  }
+  Nvml nvml;
+  SGA_TRY(load_functions(library, file, nvml));
+  if (const int rc = nvml.init(); rc != kNvmlOk) {
+    const char* text = nvml.error_string(rc);
+    return unheard(fmt::format("nvml: {}", text == nullptr ? "cannot start" : text));
+  }
+  return nvml;
+}
+
 }  // namespace
+
+int32_t num_visible_devices(int32_t total, const std::string& visible) {
+  if (visible.empty()) return total;
+  int32_t num = 0;
+  for (size_t begin = 0; begin <= visible.size(); ++num) {
+    const size_t end = std::min(visible.find(',', begin), visible.size());
+    const std::string_view entry(visible.data() + begin, end - begin);
+    begin = end + 1;
+    if (entry.starts_with("GPU-") || entry.starts_with("MIG-")) continue;
+    int32_t index = -1;
+    const auto [rest, error] = std::from_chars(entry.data(), entry.data() + entry.size(), index);
+    const bool whole = error == std::errc() && rest == entry.data() + entry.size();
+    if (!whole || index < 0 || index >= total) break;
+  }
+  return num;
+}
+
+Result<int32_t> count_devices(const NvmlEvents::Options& options) {
+  const auto nvml = start(options.file);
+  if (!nvml.ok() && !options.visible.empty()) {
+    return num_visible_devices(std::numeric_limits<int32_t>::max(), options.visible);
+  }
+  if (!nvml.ok()) return nvml.status();
+  unsigned int total = 0;
+  const int rc = nvml->count(&total);
+  nvml->shutdown();
+  if (rc != kNvmlOk) return unheard("nvml: devices cannot be counted");
+  return num_visible_devices(static_cast<int32_t>(total), options.visible);
+}
 
 Result<DeviceAddress> driver_address(int32_t index, const std::string& visible) {
   if (visible.empty()) return DeviceAddress{index, ""};
@@ -115,7 +166,6 @@ struct NvmlEvents::Impl {
     if (set != nullptr) nvml.free_set(set);
     if (ready) nvml.shutdown();
     if (fd >= 0) ::close(fd);
-    // The library stays loaded: it keeps threads and handlers of its own.
   }
 
   [[nodiscard]] Status failed(int32_t index, int rc) const {
@@ -200,17 +250,8 @@ NvmlEvents::~NvmlEvents() = default;
 
 Result<std::unique_ptr<NvmlEvents>> NvmlEvents::open(const std::vector<int32_t>& devices,
                                                      const Options& options) {
-  void* library = dlopen(options.file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* why = dlerror();
-    return unheard(fmt::format("nvml: {}", why == nullptr ? options.file : why));
-  }
   auto impl = std::make_unique<Impl>();
-  SGA_TRY(load(library, options.file, impl->nvml));
-  if (const int rc = impl->nvml.init(); rc != kNvmlOk) {
-    const char* text = impl->nvml.error_string(rc);
-    return unheard(fmt::format("nvml: {}", text == nullptr ? "cannot start" : text));
-  }
+  SGA_ASSIGN(impl->nvml, start(options.file));
   impl->ready = true;
   if (impl->nvml.make_set(&impl->set) != kNvmlOk) return unheard("nvml: no event set");
   for (int32_t index : devices) SGA_TRY(impl->add(index, options.visible));

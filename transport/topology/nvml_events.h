@@ -26,6 +26,10 @@ struct DeviceAddress {
 };
 Result<DeviceAddress> driver_address(int32_t index, const std::string& visible);
 
+/// How many devices the CUDA runtime shows where the driver has `total`: all, or as many entries of
+/// `visible` as come before the first that is no device. Pure.
+int32_t num_visible_devices(int32_t total, const std::string& visible);
+
 /// XID events of NVIDIA devices, as the management library (NVML) delivers them. A device that has
 /// fallen off the bus reports nothing more itself; the wait's error does, and comes out as XID 79.
 /// No context is made on any device, and nothing is changed. A thread of its own waits; next() and
@@ -54,5 +58,9 @@ class NvmlEvents {
   explicit NvmlEvents(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+/// Devices that processes with these options see. Asks the driver, and makes no context; where its
+/// library is missing, but `visible` is not, that is believed. Errors: kUnsupported, as above.
+Result<int32_t> count_devices(const NvmlEvents::Options& options);
 
 }  // namespace sgactor::transport

@@ -21,6 +21,7 @@ TEST(ClusterStanding, ComesBackAsItWasSaid) {
   standing.loaded_step = 7;
   standing.begun = 12;
   standing.address = std::string("\0\xff raw", 6);
+  standing.devices = {"cuda:2"};
   const auto back = parse_standing(to_wire(standing).payload);
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->worker, 3);
@@ -33,6 +34,7 @@ TEST(ClusterStanding, ComesBackAsItWasSaid) {
   EXPECT_EQ(back->begun, 12);
   EXPECT_EQ(back->address, standing.address);
   EXPECT_FALSE(back->failed);
+  EXPECT_EQ(back->devices, standing.devices);
   const auto terms = parse_terms(to_wire(Terms{1500, "/dev/shm/a"}).payload);
   ASSERT_TRUE(terms.ok());
   EXPECT_EQ(terms->orphan_ms, 1500);

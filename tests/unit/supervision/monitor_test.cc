@@ -3,8 +3,11 @@
 #include "supervision/monitor/hang_inquiry.h"
 #include "supervision/monitor/hang_report.h"
 #include "supervision/monitor/progress_watch.h"
+#include "tests/unit/transport/topology/fake_nvml.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <algorithm>
 
@@ -194,6 +197,39 @@ TEST(DriverFaults, WithoutADriverSayWhyOnceAndHearNothing) {
   EXPECT_TRUE(faults.assign(1, 0, {0}).ok());
   EXPECT_FALSE(faults.next().has_value());
   EXPECT_EQ(faults.event_fd(), -1);
+}
+
+/// The next fault, which must come within ten seconds.
+DeviceFault wait(DriverFaults& faults) {
+  pollfd fd = {faults.event_fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&fd, 1, 10'000), 1);
+  return faults.next().value_or(DeviceFault{-1, -1});
+}
+
+TEST(DriverFaults, ReachTheWorkersThatHaveTheDevice) {
+  void* library = dlopen(SGA_FAKE_NVML, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  const auto raise =
+      reinterpret_cast<decltype(&fake_nvml_raise)>(dlsym(library, "fake_nvml_raise"));
+  ASSERT_NE(raise, nullptr);
+  DriverFaults faults({.file = SGA_FAKE_NVML, .visible = "3,1,2"});
+  const std::vector<int32_t> all = {0, 1, 2};
+  ASSERT_TRUE(faults.assign(10, 0, all).ok());
+  ASSERT_TRUE(faults.assign(11, 1, all).ok());
+  raise(1, 48);  // as the bus counts: CUDA's second
+  const DeviceFault second = wait(faults);
+  EXPECT_EQ(second.worker, 11);
+  EXPECT_EQ(second.xid, 48);
+  // One that comes later, on a device that nobody has had before, is heard of as well.
+  ASSERT_TRUE(faults.assign(12, 2, all).ok());
+  raise(2, 94);
+  EXPECT_EQ(wait(faults).worker, 12);
+  // Whoever takes the place of a worker has its device, and the dead one hears nothing.
+  faults.forget(10);
+  ASSERT_TRUE(faults.assign(13, 0, all).ok());
+  raise(3, 79);
+  EXPECT_EQ(wait(faults).worker, 13);
+  EXPECT_FALSE(faults.next().has_value());
 }
 
 }  // namespace

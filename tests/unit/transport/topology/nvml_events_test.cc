@@ -86,6 +86,27 @@ TEST_F(NvmlEventsTest, SayWhatIsMissing) {
   EXPECT_EQ(NvmlEvents::open({2}, options("0,1")).status().code(), Code::kInvalidArgument);
 }
 
+TEST_F(NvmlEventsTest, AreCountedAsFarAsTheyAreVisible) {
+  EXPECT_EQ(*count_devices(options()), 4);
+  EXPECT_EQ(*count_devices(options("3,1")), 2);
+  EXPECT_EQ(*count_devices(options("0,1,4,2")), 2)
+      << "what comes behind one that is none is not seen";
+  fail_(9);
+  EXPECT_EQ(*count_devices(options("2,0")), 2) << "without a driver the list is believed";
+  EXPECT_EQ(count_devices(options()).status().message(), "nvml: Driver Not Loaded");
+  fail_(0);
+}
+
+TEST(VisibleDevices, EndBeforeTheFirstEntryThatIsNone) {
+  EXPECT_EQ(num_visible_devices(8, ""), 8);
+  EXPECT_EQ(num_visible_devices(8, "7"), 1);
+  EXPECT_EQ(num_visible_devices(8, "GPU-8932f937,2"), 2);
+  EXPECT_EQ(num_visible_devices(8, "1,-1,2"), 1);
+  EXPECT_EQ(num_visible_devices(8, "-1"), 0);
+  EXPECT_EQ(num_visible_devices(8, "1,"), 1);
+  EXPECT_EQ(num_visible_devices(8, "1,x"), 1);
+}
+
 TEST(DriverAddress, IsTheEntryOfTheList) {
   EXPECT_EQ(driver_address(2, "")->bus_index, 2);
   EXPECT_EQ(driver_address(0, "3,1")->bus_index, 3);
