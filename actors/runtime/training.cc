@@ -38,7 +38,8 @@ struct ServiceSet {
   }
 };
 
-RunOutcome run_actors(RunAssembly& assembly, ServiceSet& services, int32_t num_threads) {
+RunOutcome run_actors(RunAssembly& assembly, ServiceSet& services, int32_t num_threads,
+                      const std::function<void(WorkerAssembly*)>& on_running) {
   std::promise<RunOutcome> promise;
   std::future<RunOutcome> outcome = promise.get_future();
   assembly.host()->on_finished = [&promise](const RunOutcome& o) { promise.set_value(o); };
@@ -46,9 +47,11 @@ RunOutcome run_actors(RunAssembly& assembly, ServiceSet& services, int32_t num_t
   caf::actor_system system(config);
   // Held until the end: a worker that dies lets go of the coordinator before it tells it so, and an
   // actor that nobody refers to is gone.
+  if (on_running) on_running(&assembly.worker());
   const CoordinatorActor coordinator = spawn_coordinator(system, assembly.host());
   RunOutcome out = outcome.get();
   system.await_all_actors_done();
+  if (on_running) on_running(nullptr);
   // Jobs and sinks hold actors, which must not outlive their system.
   services.finish();
   assembly.close();
@@ -69,7 +72,8 @@ Result<TrainingSummary> run_training(const TrainingSpec& spec, const TrainingInp
   }
   SGA_ASSIGN(const std::unique_ptr<RunAssembly> assembly,
              RunAssembly::create(spec, inputs, services.view(), std::move(journal)));
-  const RunOutcome outcome = run_actors(*assembly, services, spec.scheduler_threads);
+  const RunOutcome outcome =
+      run_actors(*assembly, services, spec.scheduler_threads, inputs.on_running);
   Status trace;
   if (!spec.trace_file.empty()) trace = assembly->shared().tracer.write(spec.trace_file, 0);
   SGA_TRY(outcome.status);

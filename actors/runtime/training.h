@@ -85,6 +85,8 @@ struct TrainingSpec {
   std::shared_ptr<Behaviours> behaviours;  ///< of a strategy; null: none
 };
 
+class WorkerAssembly;
+
 /// Borrowed for the length of the call.
 struct TrainingInputs {
   const graph::Plan* plan = nullptr;
@@ -100,6 +102,9 @@ struct TrainingInputs {
   TrainingObserver* observer = nullptr;
   const std::atomic<bool>* stop =
       nullptr;  ///< set: finish the step, checkpoint, return interrupted
+  /// Of run_training: told what the actors share before they begin, and null when they have ended
+  /// and before it goes. On the caller's thread.
+  std::function<void(WorkerAssembly*)> on_running;
 };
 
 struct TrainingSummary {

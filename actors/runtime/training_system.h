@@ -28,6 +28,7 @@ class RunAssembly {
   [[nodiscard]] const std::shared_ptr<CoordinatorHost>& host() const { return host_; }
   [[nodiscard]] RunShared& shared() const { return *host_->shared; }
   [[nodiscard]] const std::vector<RankSetup>& ranks() const { return worker_->ranks(); }
+  [[nodiscard]] WorkerAssembly& worker() { return *worker_; }
   /// As WorkerAssembly has them.
   void abort(const Status& why) { worker_->abort(why); }
   void close() { worker_->close(); }

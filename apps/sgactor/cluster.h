@@ -62,6 +62,7 @@ class Cluster {
     std::optional<LeftRun> left;  ///< of a coordinator that has died: taken over
     double progress_factor = 0;   ///< as supervision::ProgressWatch has them
     double progress_floor_s = 10;
+    double expected_step_ms = 0;
   };
   /// Listens; nothing else is there yet. Errors: kInvalidArgument: a wrong option, a port in use.
   static Result<std::unique_ptr<Cluster>> create(Setup setup);
@@ -152,7 +153,8 @@ class Cluster {
 
   explicit Cluster(Setup setup)
       : setup_(std::move(setup)),
-        progress_(setup_.progress_factor, static_cast<int64_t>(setup_.progress_floor_s * 1000)) {}
+        progress_(setup_.progress_factor, static_cast<int64_t>(setup_.progress_floor_s * 1000),
+                  setup_.expected_step_ms) {}
   // --- membership: cluster.cc ---
   Status listen();
   Status make_identity();

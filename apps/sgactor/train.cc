@@ -7,6 +7,7 @@
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/data_plane.h"
 #include "apps/sgactor/device.h"
+#include "apps/sgactor/expected_step.h"
 #include "apps/sgactor/micro_batch_run.h"
 #include "apps/sgactor/node.h"
 #include "apps/sgactor/plan_cache.h"
@@ -17,6 +18,7 @@
 #include "apps/sgactor/run_recorder.h"
 #include "apps/sgactor/run_report.h"
 #include "apps/sgactor/run_summary.h"
+#include "apps/sgactor/solo_watch.h"
 #include "apps/sgactor/start.h"
 #include "apps/sgactor/stop_signal.h"
 #include "apps/sgactor/strategy_choice.h"
@@ -32,6 +34,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <memory>
@@ -84,10 +87,35 @@ Result<std::unique_ptr<DataPlane>> create_local_plane(const graph::Plan& plan) {
   return plane;
 }
 
-Result<actors::TrainingSummary> run_here(const TunedRun& tuned, const actors::TrainingSpec& spec,
+/// A run whose actors stand still does not end by itself: it is recorded as any that fails, and the
+/// process ends with all that waits.
+[[noreturn]] void end_standing(const JobSpec& job, const graph::Plan& plan, RunRecorder& recorder,
+                               const RunDirectory& run, const Status& why) {
+  const std::string report = run_report(job, plan, recorder, actors::TrainingSummary{}, why);
+  (void)transport::write_file_atomic(run.report(), report);
+  recorder.audit("main", "failed");
+  std::fprintf(stderr, "sgactor: the run failed: %s\n", why.to_string().c_str());
+  std::fflush(nullptr);
+  std::_Exit(kExitFailed);
+}
+
+Result<actors::TrainingSummary> run_here(const TunedRun& tuned, const RunDirectory& run,
+                                         const TrainOptions& options,
+                                         const actors::TrainingSpec& spec,
                                          actors::TrainingInputs inputs) {
   SGA_ASSIGN(const auto plane, create_local_plane(*inputs.plan));
   inputs.collectives = &plane->collectives();
+  SoloWatch::Options watched;
+  watched.progress_factor = tuned.job.resilience.progress_factor;
+  watched.progress_floor_s = tuned.job.resilience.progress_floor;
+  watched.expected_step_ms = expected_step_ms(tuned.job, *inputs.plan, options.devices, 1);
+  watched.run = run;
+  watched.last_step = spec.first_step - 1;
+  SoloWatch watch(watched, *inputs.observer, [&](const Status& why) {
+    end_standing(tuned.job, *inputs.plan, tuned.recorder, run, why);
+  });
+  inputs.observer = &watch;
+  inputs.on_running = [&watch](actors::WorkerAssembly* assembly) { watch.follow(assembly); };
   return tuned.job.training.auto_micro_batch ? run_tuned(tuned, spec, inputs)
                                              : actors::run_training(spec, inputs);
 }
@@ -115,7 +143,7 @@ Result<actors::TrainingSummary> run_cluster(Cluster& cluster, const RunDirectory
 /// From here on a failure is the run's (exit code 1), not the command's.
 Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory& run,
                     const Start& start, const RecordedSteps& recorded, kernels::Backend& backend,
-                    const PlanCache& cache, Cluster* cluster) {
+                    const PlanCache& cache, const TrainOptions& options, Cluster* cluster) {
   const graph::Plan& plan = setup.training.compiled.plan;  // the tuner may replace it in place
   RunRecorder recorder({run, start.first_step, job.training.steps, job.log.interval,
                         plan.flops_per_token, plan.memory.planned_bytes});
@@ -139,9 +167,9 @@ Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory
       training_spec(job, run, start.first_step, setup.validation.has_value(),
                     std::max(2, std::min(backend.info().num_threads, 8)));
   describe_job(job, setup.training, spec);
-  auto summary = cluster != nullptr
-                     ? run_cluster(*cluster, run, start, recorded, spec, inputs)
-                     : run_here({job, setup.training, backend, cache, recorder}, spec, inputs);
+  auto summary = cluster != nullptr ? run_cluster(*cluster, run, start, recorded, spec, inputs)
+                                    : run_here({job, setup.training, backend, cache, recorder}, run,
+                                               options, spec, inputs);
   Status failure = summary.status();
   if (failure.ok()) failure = record_profile(job, plan, run, backend.info());
   const std::string report =
@@ -226,7 +254,8 @@ Result<Start> find_start(const JobSpec& job, const TrainOptions& options, const 
 }
 
 /// Listens for the run's other processes; null if the run has but this one.
-Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainOptions& options,
+Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const graph::Plan& plan,
+                                                const TrainOptions& options,
                                                 std::optional<LeftRun> left) {
   const ClusterOptions& o = options.cluster;
   if (!has_processes(options)) {
@@ -264,6 +293,7 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const TrainO
   setup.progress_factor = job.resilience.progress_factor;
   setup.progress_floor_s = job.resilience.progress_floor;
   SGA_TRY(check_mesh_fits(job, setup.num_workers));
+  setup.expected_step_ms = expected_step_ms(job, plan, options.devices, setup.num_workers);
   return Cluster::create(std::move(setup));
 }
 
@@ -324,7 +354,8 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
     dismiss_left(run, *left);
     remove_left(run);
   }
-  SGA_ASSIGN(const std::unique_ptr<Cluster> cluster, create_cluster(job, options, std::move(left)));
+  SGA_ASSIGN(const std::unique_ptr<Cluster> cluster,
+             create_cluster(job, setup.training.compiled.plan, options, std::move(left)));
   if (!options.resume) SGA_TRY(claim_new_run(run, lock));
   print_head(job, setup.training.compiled.plan, backend->info(), run);
   if (start.first_step > job.training.steps) {
@@ -340,7 +371,7 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
     if (there.code() == Code::kCancelled) return kExitInterrupted;
     SGA_TRY(there);
   }
-  return run_job(job, setup, run, start, recorded, *backend, cache, cluster.get());
+  return run_job(job, setup, run, start, recorded, *backend, cache, options, cluster.get());
 }
 
 }  // namespace

@@ -8,10 +8,19 @@ namespace sgactor::supervision {
 
 /// Tells a job that stands still from one that is slow. Workers count what their actors handle; as
 /// long as one of the counts rises, the job goes on. It stands still when none has risen for
-/// `factor` times as long as a step takes: the median of the last ones; while there are fewer than
-/// three, what is expected; never where nothing is. Pure; `now` is a parameter, in milliseconds.
+/// `factor` times as long as a step takes: the median of the last ones. While there are fewer than
+/// three, kGuessFactor times what is expected counts as a step, and no standstill is one that is
+/// shorter than kGuessFloorMs; never, where nothing is expected. Pure; `now` is a parameter, in
+/// milliseconds.
 class ProgressWatch {
  public:
+  /// An expectation is of a model, or of another run: a machine may have a tenth of the speed, and
+  /// be busy with something else besides.
+  static constexpr double kGuessFactor = 10;
+  /// First steps compile kernels, read data and fill caches, which no expectation holds; on a slow
+  /// and busy machine that took seconds, never a minute without any message.
+  static constexpr int64_t kGuessFloorMs = 60'000;
+
   /// `floor_ms`: never less than this. `factor` 0: never. `expected_step_ms` 0: not known.
   ProgressWatch(double factor, int64_t floor_ms, double expected_step_ms = 0)
       : factor_(factor), floor_ms_(floor_ms), expected_step_ms_(expected_step_ms) {}

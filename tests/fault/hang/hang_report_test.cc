@@ -109,6 +109,30 @@ TEST_F(HangReport, AnActorThatNeverReturnsIsFoundByWhatDoesNotHappen) {
   EXPECT_NE(lines[0].dump().find("\"survivors_reexecuted\":0"), std::string::npos) << lines[0];
 }
 
+TEST_F(HangReport, ARunInOneProcessNamesTheActorAndEnds) {
+  setenv("SGACTOR_INJECT", "1", 1);
+  const int pid = start(train("run", {"--resilience.progress_floor=1", "--training.steps=100000"}));
+  unsetenv("SGACTOR_INJECT");
+  ASSERT_TRUE(wait_for([&] { return num_steps("run") >= 10; })) << read(".err");
+  std::filesystem::create_directories(path("run/control"));
+  request("run", "{\"inject\":\"stall_worker\",\"worker\":0,\"value\":0}\n");
+  const ProgramResult result = wait(pid);
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_NE(result.err.find("the run failed: "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("no progress for "), std::string::npos) << result.err;
+  const nlohmann::json hang = report("run");
+  ASSERT_TRUE(hang.is_object()) << result.err;
+  EXPECT_EQ(hang["fault"], "no progress");
+  EXPECT_GE(hang["still_ms"], 1000);
+  EXPECT_GE(hang["step"], 10);
+  const nlohmann::json rank = rank_of(hang, 0);
+  ASSERT_FALSE(rank["actors"].empty()) << hang.dump(1);
+  EXPECT_GE(rank["actors"][0]["ago_ms"], 1000) << "the newest message of any actor";
+  EXPECT_FALSE(rank["actors"][0]["message"].get<std::string>().empty());
+  const nlohmann::json summary = nlohmann::json::parse(read("run/report.json"), nullptr, false);
+  EXPECT_NE(summary.dump().find("no progress"), std::string::npos) << summary.dump();
+}
+
 TEST_F(HangReport, ARunWithoutResilienceEndsAndNamesWhoWasSilent) {
   const int pid =
       start(train("run", {"--workers", "2", "--resilience.mode=off", "--training.steps=100000"}));
