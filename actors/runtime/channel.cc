@@ -1,7 +1,7 @@
 #include "actors/runtime/channel.h"
 
 #include "actors/runtime/channel_operations.h"
-#include "actors/runtime/services.h"
+#include "actors/runtime/staged_channel.h"
 #include "graph/base/hash.h"
 
 #include <fmt/format.h>
@@ -26,12 +26,9 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
  public:
   CollectiveChannel(const ChannelSpec& spec, std::vector<Operation> operations)
       : collectives_(*spec.collectives),
-        backend_(*spec.backend),
         rank_(spec.rank),
         operations_(std::move(operations)),
-        described_(describe_operations(spec)) {
-    if (!backend_.host_visible()) copier_ = create_thread_service("sga-channel");
-  }
+        described_(describe_operations(spec)) {}
   ~CollectiveChannel() override { wait(); }
   CollectiveChannel(const CollectiveChannel&) = delete;
   CollectiveChannel& operator=(const CollectiveChannel&) = delete;
@@ -74,8 +71,6 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
     int64_t start_ns = 0;
     std::vector<std::byte*> inputs, outputs;
     std::vector<std::vector<uint64_t>> gathered;  // by pair, of hashes
-    // By pair, in the host's memory, where the backend's is not seen.
-    std::vector<std::vector<std::byte>> host_inputs, host_outputs;
   };
   struct Drain {
     uint64_t token = 0;
@@ -88,8 +83,6 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
                kernels::CompletionSink& sink, size_t* index);
   [[nodiscard]] ChannelOperation describe(const Name& name) const;
   void start_pairs(Flight& flight, size_t index, uint64_t key, transport::Generation generation);
-  Status copy_in(Flight& flight);
-  Status copy_out(Flight& flight);
   void on_complete(uint64_t token, const Status& status,
                    kernels::LaunchTiming timing) noexcept override;
   static void finish_hashes(Flight& flight);
@@ -98,7 +91,6 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
   void close(size_t index, const Status& failure);
 
   transport::Collectives& collectives_;
-  kernels::Backend& backend_;
   int32_t rank_;
   std::vector<Operation> operations_;              // index: launch; empty for those of other lanes
   const std::vector<ChannelOperation> described_;  // index: launch
@@ -114,7 +106,6 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
   int64_t num_telling_ = 0;
   Status failure_;
   std::optional<Drain> drain_;
-  std::unique_ptr<BlockingService> copier_;  // null where the host sees the backend's memory
 };
 
 CollectiveChannel::Flight& CollectiveChannel::open(const Operation& operation, const Name& name,
@@ -163,13 +154,7 @@ void CollectiveChannel::start(graph::LaunchId launch, int64_t step, int32_t micr
   const uint64_t key =
       mix64(mix64(static_cast<uint64_t>(operation.key), static_cast<uint64_t>(step)),
             static_cast<uint64_t>(micro_batch));
-  const transport::Generation generation = generation_.load();
-  if (!copier_) return start_pairs(flight, index, key, generation);
-  copier_->submit([this, &flight] { return copy_in(flight); },
-                  [this, &flight, index, key, generation](const Status& status) {
-                    if (!status.ok()) return finish(flight, index, status);
-                    start_pairs(flight, index, key, generation);
-                  });
+  start_pairs(flight, index, key, generation_.load());
 }
 
 void CollectiveChannel::start_pairs(Flight& flight, size_t index, uint64_t key,
@@ -178,8 +163,8 @@ void CollectiveChannel::start_pairs(Flight& flight, size_t index, uint64_t key,
   const std::vector<Pair>& pairs = flight.operation->pairs;
   for (size_t i = 0; i < pairs.size(); ++i) {
     transport::CollectiveRequest request = pairs[i].request;
-    request.input = copier_ ? flight.host_inputs[i].data() : flight.inputs[i];
-    request.output = copier_ ? flight.host_outputs[i].data() : flight.outputs[i];
+    request.input = flight.inputs[i];
+    request.output = flight.outputs[i];
     if (pairs[i].hash_step == HashStep::kGather) {
       request.output = reinterpret_cast<std::byte*>(flight.gathered[i].data());
     }
@@ -198,9 +183,7 @@ void CollectiveChannel::on_complete(uint64_t token, const Status& status,
     if (!status.ok() && flight->failure.ok()) flight->failure = status;
     if (--flight->num_left > 0) return;
   }
-  if (!copier_ || !flight->failure.ok()) return finish(*flight, token, flight->failure);
-  copier_->submit([this, flight] { return copy_out(*flight); },
-                  [this, flight, token](const Status& s) { finish(*flight, token, s); });
+  finish(*flight, token, flight->failure);
 }
 
 void CollectiveChannel::finish(Flight& flight, size_t index, const Status& status) {
@@ -213,28 +196,6 @@ void CollectiveChannel::finish(Flight& flight, size_t index, const Status& statu
   }
   flight.sink->on_complete(flight.token, failure, {flight.start_ns, now_ns()});
   close(index, failure);
-}
-
-Status CollectiveChannel::copy_in(Flight& flight) {
-  const std::vector<Pair>& pairs = flight.operation->pairs;
-  flight.host_inputs.resize(pairs.size());
-  flight.host_outputs.resize(pairs.size());
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    flight.host_inputs[i].resize(static_cast<size_t>(pairs[i].input.bytes()));
-    flight.host_outputs[i].resize(static_cast<size_t>(pairs[i].output.bytes()));
-    if (flight.inputs[i] == nullptr) continue;
-    SGA_TRY(backend_.read_tensor(flight.host_inputs[i], pairs[i].input, flight.inputs[i]));
-  }
-  return {};
-}
-
-Status CollectiveChannel::copy_out(Flight& flight) {
-  const std::vector<Pair>& pairs = flight.operation->pairs;
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    if (flight.outputs[i] == nullptr) continue;
-    SGA_TRY(backend_.write_tensor(flight.outputs[i], pairs[i].output, flight.host_outputs[i]));
-  }
-  return {};
 }
 
 void CollectiveChannel::finish_hashes(Flight& flight) {
@@ -314,7 +275,10 @@ Result<std::unique_ptr<Channel>> create_channel(const ChannelSpec& spec) {
     return invalid_argument(fmt::format("lane {} communicates, but there is no transport", name));
   }
   SGA_ASSIGN(std::vector<Operation> operations, build_operations(spec));
-  return std::unique_ptr<Channel>(std::make_unique<CollectiveChannel>(spec, std::move(operations)));
+  std::unique_ptr<Channel> channel =
+      std::make_unique<CollectiveChannel>(spec, std::move(operations));
+  if (!spec.backend->host_visible()) return create_staged_channel(spec, std::move(channel));
+  return channel;
 }
 
 }  // namespace sgactor::actors

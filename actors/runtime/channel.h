@@ -57,6 +57,12 @@ class Channel {
   /// of the newest step. Any thread.
   virtual void list(std::vector<ChannelOperation>& /*out*/) const {}
 
+  /// Of a channel that copies what the host does not see into its memory and back
+  /// (staged_channel.h): `layer` goes around what works on the host's copies, before the first
+  /// start. False: there is no such thing here, and `layer` was not called.
+  using Layer = std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel>)>;
+  virtual bool put_below(const Layer& /*layer*/) { return false; }
+
   // Of channels that keep a log (channel_log.h); others do nothing.
 
   /// What was started in this step is started again in `generation`, in order, once nothing is
@@ -84,8 +90,8 @@ struct ChannelSpec {
   transport::Collectives* collectives = nullptr;
 };
 
-/// A channel over the process's collectives. Borrows all that the spec names. What lies in memory
-/// that the host does not see goes through host memory, on a thread of the channel. Errors:
+/// A channel over the process's collectives, staged where the host does not see the backend's
+/// memory. Borrows all that the spec names. Errors:
 /// kInvalidPlan (a group without the rank, sizes that do not fit); kUnsupported: a type that cannot
 /// be reduced; kInvalidArgument: no collectives.
 Result<std::unique_ptr<Channel>> create_channel(const ChannelSpec& spec);

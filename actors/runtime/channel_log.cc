@@ -37,8 +37,10 @@ std::vector<Footprint> footprints(const ChannelSpec& spec) {
   for (const graph::Launch& l : program.launches) {
     if (l.phase != graph::Phase::kUpdate) written.insert(l.outputs.begin(), l.outputs.end());
   }
+  const bool staged = !spec.backend->host_visible();
   const auto bytes = [&](graph::BufferId b) {
-    return static_cast<size_t>(program.buffers[static_cast<size_t>(b)].bytes);
+    const graph::Buffer& buffer = program.buffers[static_cast<size_t>(b)];
+    return static_cast<size_t>(staged ? buffer.type.bytes() : buffer.bytes);
   };
   std::vector<Footprint> out(program.launches.size());
   const std::vector<bool> own = own_posts(program);
@@ -48,8 +50,9 @@ std::vector<Footprint> footprints(const ChannelSpec& spec) {
     out[l].own = own[l];
     for (const graph::LaunchInput& in : launch.inputs) {
       const graph::BufferKind kind = program.buffers[static_cast<size_t>(in.buffer)].kind;
+      // Staged, it lies in memory that the next operation uses again.
       const bool state =
-          kind == graph::BufferKind::kParameter || kind == graph::BufferKind::kMoment;
+          !staged && (kind == graph::BufferKind::kParameter || kind == graph::BufferKind::kMoment);
       out[l].inputs.push_back({bytes(in.buffer), state && !written.contains(in.buffer)});
     }
     for (const graph::BufferId b : launch.outputs) out[l].outputs.push_back(bytes(b));
@@ -401,7 +404,11 @@ void LoggedChannel::drain(uint64_t token, kernels::CompletionSink& sink) {
 
 std::unique_ptr<Channel> create_logged_channel(const ChannelSpec& spec,
                                                std::unique_ptr<Channel> inner) {
-  return std::make_unique<LoggedChannel>(spec, std::move(inner));
+  const auto log = [&spec](std::unique_ptr<Channel> below) {
+    return std::make_unique<LoggedChannel>(spec, std::move(below));
+  };
+  if (inner->put_below(log)) return inner;
+  return log(std::move(inner));
 }
 
 }  // namespace sgactor::actors

@@ -14,7 +14,9 @@ namespace sgactor::actors {
 ///
 /// forget(step) drops the log at the step's commit, when every operation of it is complete; replays
 /// still under way end on their own memory. Memory of the log is used again from step to step.
-/// Pre: the host sees the backend's memory.
+///
+/// Of a staged channel (staged_channel.h) the log goes below it: it keeps the host's copies, of
+/// state too.
 std::unique_ptr<Channel> create_logged_channel(const ChannelSpec& spec,
                                                std::unique_ptr<Channel> inner);
 

@@ -181,10 +181,17 @@ Status GradientCheck::feed(BatchSource& source, int64_t step, int32_t micro_batc
 
 Result<uint64_t> GradientCheck::hash_inputs(graph::LaunchId launch, int32_t micro_batch) const {
   uint64_t hash = 0;
+  std::vector<std::byte> native;
   for (const graph::LaunchInput& in : context_->launch(launch).inputs) {
     const graph::Buffer& buffer = context_->buffer(in.buffer);
     const std::byte* at = context_->address(in.buffer, micro_batch % buffer.num_slots);
-    hash = mix64(hash, hash64(std::span(at, static_cast<size_t>(buffer.bytes))));
+    auto bytes = std::span(at, static_cast<size_t>(buffer.bytes));
+    if (!context_->backend->host_visible()) {
+      native.resize(static_cast<size_t>(buffer.type.bytes()));
+      SGA_TRY(context_->backend->read_tensor(native, buffer.type, at));
+      bytes = native;
+    }
+    hash = mix64(hash, hash64(bytes));
   }
   return hash;
 }

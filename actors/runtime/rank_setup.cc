@@ -189,8 +189,7 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
         create_validation_source(*inputs.validation_sampler, spec.validation_batches);
   }
   // What a strategy keeps between operations no log describes.
-  const bool logged =
-      !spec.mirror_root.empty() && !spec.behaviours && inputs.backend->host_visible();
+  const bool logged = !spec.mirror_root.empty() && !spec.behaviours;
   SGA_TRY(create_lanes(contexts, inputs.collectives, spec.behaviours.get(), logged));
   if (!spec.checkpoint_root.empty()) {
     SGA_ASSIGN(out.snapshots, SnapshotStaging::create(*out.training.context));
