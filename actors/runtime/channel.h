@@ -73,6 +73,18 @@ class Channel {
   /// Hash of what the rank alone has computed and posted in `step` (gradient_check.h). Pre: all of
   /// it is started. Any thread.
   [[nodiscard]] virtual uint64_t posted(int64_t /*step*/) const { return 0; }
+  /// Which results of a launch are kept: none, those of one firing (all bring the same), or each.
+  enum class Keeps : uint8_t { kNone = 0, kOnce, kEach };
+  /// What `launches` (index: launch) bring in each `interval`-th step is kept until the next such
+  /// step. Before the first start.
+  virtual void keep_results(const std::vector<Keeps>& /*launches*/, int64_t /*interval*/) {}
+  /// What the firing of such a launch has brought in `step`, one a buffer; null if it is not kept.
+  /// It stays until the next step that is kept begins. Any thread.
+  using Results = std::vector<std::vector<std::byte>>;
+  [[nodiscard]] virtual const Results* kept(graph::LaunchId /*launch*/, int32_t /*micro_batch*/,
+                                            int64_t /*step*/) const {
+    return nullptr;
+  }
   /// Fault injection: a bit of the next such post is another. Any thread.
   virtual void flip_bit() {}
   /// `listener` hears why an operation was suspended, on a thread of the transport. Before the

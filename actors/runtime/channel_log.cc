@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -27,8 +28,35 @@ struct Footprint {
   };
   std::vector<Input> inputs;
   std::vector<size_t> outputs;
-  bool own = false;  // own_posts
+  bool own = false;                         // own_posts
+  graph::LaunchId same = graph::kNoLaunch;  // the first of the lane that brings what this one does
 };
+
+/// The first launch before `l` of its lane that gathers the same.
+graph::LaunchId first_alike(const graph::RankProgram& program, size_t l) {
+  const graph::Launch& launch = program.launches[l];
+  for (size_t k = 0; k < l; ++k) {
+    const graph::Launch& other = program.launches[k];
+    if (other.lane != launch.lane || other.kind != launch.kind ||
+        other.communication.group != launch.communication.group ||
+        other.outputs.size() != launch.outputs.size() ||
+        other.inputs.size() != launch.inputs.size()) {
+      continue;
+    }
+    bool alike = true;
+    for (size_t i = 0; i < launch.inputs.size(); ++i) {
+      alike = alike && other.inputs[i].buffer == launch.inputs[i].buffer;
+    }
+    for (size_t i = 0; i < launch.outputs.size(); ++i) {
+      const auto type = [&](graph::BufferId b) {
+        return program.buffers[static_cast<size_t>(b)].type;
+      };
+      alike = alike && type(other.outputs[i]) == type(launch.outputs[i]);
+    }
+    if (alike) return static_cast<graph::LaunchId>(k);
+  }
+  return static_cast<graph::LaunchId>(l);
+}
 
 std::vector<Footprint> footprints(const ChannelSpec& spec) {
   const auto index = static_cast<size_t>(spec.plan->ranks[static_cast<size_t>(spec.rank)].program);
@@ -43,11 +71,12 @@ std::vector<Footprint> footprints(const ChannelSpec& spec) {
     return static_cast<size_t>(staged ? buffer.type.bytes() : buffer.bytes);
   };
   std::vector<Footprint> out(program.launches.size());
-  const std::vector<bool> own = own_posts(program);
+  const std::vector<bool> own = own_posts(*spec.plan, program);
   for (size_t l = 0; l < program.launches.size(); ++l) {
     const graph::Launch& launch = program.launches[l];
     if (launch.lane != spec.lane) continue;
     out[l].own = own[l];
+    out[l].same = first_alike(program, l);
     for (const graph::LaunchInput& in : launch.inputs) {
       const graph::BufferKind kind = program.buffers[static_cast<size_t>(in.buffer)].kind;
       // Staged, it lies in memory that the next operation uses again.
@@ -91,6 +120,12 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
   void resume(int64_t generation) override;
   void forget(int64_t step) override;
   [[nodiscard]] uint64_t posted(int64_t step) const override;
+  void keep_results(const std::vector<Keeps>& launches, int64_t interval) override {
+    keeps_ = launches;
+    keep_interval_ = interval;
+  }
+  [[nodiscard]] const Results* kept(graph::LaunchId launch, int32_t micro_batch,
+                                    int64_t step) const override;
   void flip_bit() override { flips_ = true; }
   void on_suspended(std::function<void(const Status&)> listener) override {
     listener_ = std::move(listener);
@@ -126,6 +161,10 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
     uint64_t token = 0;
     kernels::CompletionSink* sink = nullptr;
   };
+  struct Kept {
+    int64_t step = 0;
+    Results results;
+  };
   static constexpr uint64_t kReplay = uint64_t{1} << 63;
 
   // Under the lock, but for the last three.
@@ -134,6 +173,9 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
   }
   Entry& append();
   void keep_inputs(Entry& entry, std::span<std::byte* const> inputs);
+  [[nodiscard]] std::pair<graph::LaunchId, int32_t> kept_as(graph::LaunchId launch,
+                                                            int32_t micro_batch) const;
+  void keep_outputs(const Entry& entry);
   void count(int64_t bytes) {
     bytes_ += bytes;
     high_water_ = std::max(high_water_, bytes_);
@@ -151,6 +193,8 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
   const std::vector<Footprint> footprints_;        // index: launch
   const std::vector<ChannelOperation> described_;  // index: launch
   std::function<void(const Status&)> listener_;
+  std::vector<Keeps> keeps_;  // index: launch; empty: none
+  int64_t keep_interval_ = 0;
   std::atomic<bool> flips_{false};
   mutable std::mutex mutex_;
   std::condition_variable idle_;
@@ -168,7 +212,8 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
   int64_t bytes_ = 0;        // of copies and replays
   int64_t entry_bytes_ = 0;  // of copies of the open step
   int64_t high_water_ = 0;
-  std::unique_ptr<Channel> inner_;  // last: ends before what it borrows
+  std::map<std::pair<graph::LaunchId, int32_t>, Kept> kept_;  // by firing
+  std::unique_ptr<Channel> inner_;                            // last: ends before what it borrows
 };
 
 LoggedChannel::Entry& LoggedChannel::append() {
@@ -194,6 +239,36 @@ void LoggedChannel::keep_inputs(Entry& entry, std::span<std::byte* const> inputs
     entry_bytes_ += static_cast<int64_t>(in.bytes);
     count(static_cast<int64_t>(in.bytes));
   }
+}
+
+/// What all firings bring alike is that of the first launch of those that are alike.
+std::pair<graph::LaunchId, int32_t> LoggedChannel::kept_as(graph::LaunchId launch,
+                                                           int32_t micro_batch) const {
+  const auto l = static_cast<size_t>(launch);
+  if (keeps_[l] == Keeps::kOnce) return {footprints_[l].same, 0};
+  return {launch, micro_batch};
+}
+
+/// Pre: nobody has heard yet that it is complete.
+void LoggedChannel::keep_outputs(const Entry& entry) {
+  const auto launch = static_cast<size_t>(entry.launch);
+  if (keeps_.empty() || keeps_[launch] == Keeps::kNone || entry.step % keep_interval_ != 0) return;
+  Kept& kept = kept_[kept_as(entry.launch, entry.micro_batch)];
+  if (kept.step == entry.step) return;  // another firing, which brings the same
+  const Footprint& footprint = footprints_[launch];
+  kept.step = entry.step;
+  kept.results.resize(footprint.outputs.size());
+  for (size_t i = 0; i < footprint.outputs.size(); ++i) {
+    kept.results[i].assign(entry.outputs[i], entry.outputs[i] + footprint.outputs[i]);
+  }
+}
+
+const Channel::Results* LoggedChannel::kept(graph::LaunchId launch, int32_t micro_batch,
+                                            int64_t step) const {
+  const std::lock_guard lock(mutex_);
+  if (keeps_.empty()) return nullptr;
+  const auto it = kept_.find(kept_as(launch, micro_batch));
+  return it != kept_.end() && it->second.step == step ? &it->second.results : nullptr;
 }
 
 void LoggedChannel::start(graph::LaunchId launch, int64_t step, int32_t micro_batch,
@@ -328,6 +403,7 @@ void LoggedChannel::on_complete(uint64_t token, const Status& status,
                       (status.code() == Code::kDisconnected || status.code() == Code::kCancelled);
     suspended = over;
     entry.state = over ? State::kSuspended : State::kDone;
+    if (status.ok()) keep_outputs(entry);
     if (!over) {
       if (failure_.ok()) failure_ = status;
       sink = entry.sink;

@@ -208,7 +208,8 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
   SGA_TRY(set_up_mirror(spec, out));
   if (spec.verify_interval > 0) {
     if (!logged) return unsupported("steps can be verified only where posts are kept");
-    SGA_ASSIGN(out.check, GradientCheck::create(out.training.context, *inputs.sampler));
+    SGA_ASSIGN(out.check, GradientCheck::create(out.training.context, *inputs.sampler,
+                                                inputs.collectives, spec.verify_interval));
   }
   return out;
 }

@@ -52,6 +52,13 @@ class StagedChannel final : public Channel, private kernels::CompletionSink {
   void resume(int64_t generation) override { inner_->resume(generation); }
   void forget(int64_t step) override { inner_->forget(step); }
   [[nodiscard]] uint64_t posted(int64_t step) const override { return inner_->posted(step); }
+  void keep_results(const std::vector<Keeps>& launches, int64_t interval) override {
+    inner_->keep_results(launches, interval);
+  }
+  [[nodiscard]] const Results* kept(graph::LaunchId launch, int32_t micro_batch,
+                                    int64_t step) const override {
+    return inner_->kept(launch, micro_batch, step);
+  }
   void flip_bit() override { inner_->flip_bit(); }
   void on_suspended(std::function<void(const Status&)> listener) override {
     inner_->on_suspended(std::move(listener));

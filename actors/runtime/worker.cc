@@ -49,6 +49,7 @@ struct RankRun {
   // Read before the vote; written by the device's service, which is done with it before it tells.
   std::shared_ptr<RankNumbers> at_vote = std::make_shared<RankNumbers>();
   GradientChecked verified;  // of the step that was verified last
+  int64_t checking = 0;      // the newest step whose check was begun
   int64_t reexecuted_before = 0;
   std::optional<StepDone> done;
   std::optional<SnapshotEnqueued> enqueued;
@@ -63,6 +64,7 @@ struct WorkerState {
   std::vector<RankRun> ranks;
   int64_t generation = 1;
   bool told_of_mirror = false;
+  std::optional<Recheck> recheck;  // the newest
   Probe probe;
 
   RankRun* find(int32_t r) {
@@ -289,7 +291,8 @@ void check_posts(Self self, const RankRun& rank, int32_t of, int64_t step, bool 
   result.again = again;
   const auto lanes = rank.host.training->context().lanes;
   rank.host.check->submit(
-      of, step, [worker = WorkerActor(self), result, lanes](const Result<uint64_t>& hash) mutable {
+      of, step, self->state.generation,
+      [worker = WorkerActor(self), result, lanes](const Result<uint64_t>& hash) mutable {
         result.status = hash.status();
         if (hash.ok()) result.hash = *hash;
         for (const LaneSet::Lane& lane : lanes->lanes) {
@@ -297,6 +300,18 @@ void check_posts(Self self, const RankRun& rank, int32_t of, int64_t step, bool 
         }
         caf::anon_send(worker, result);
       });
+}
+
+/// Two executions of each rank's posts: the own one, and that of the rank that it tells what it has
+/// heard. Where that takes messages, both begin again in the next generation if one is lost.
+void begin_check(Self self, RankRun& rank, int64_t step) {
+  const graph::Plan& plan = *rank.programs[kTraining].context().plan;
+  const int32_t me = rank.host.rank;
+  rank.checking = step;
+  if (rank.host.check->exchanges()) {
+    rank.host.check->offer(checker_of(plan, me), step, self->state.generation);
+  }
+  check_posts(self, rank, buddy_of(plan, me), step, false);
 }
 
 /// Everything before the commit is complete: its results are kept before the rank votes.
@@ -335,6 +350,14 @@ void on_checked(Self self, const GradientChecked& msg) {
   if (rank == nullptr) return fail(self, internal_error("a check of a rank not hosted"));
   ProgramRun& run = rank->programs[kTraining];
   if (run.core.step() != msg.step) return;  // decided without it
+  const Code code = msg.status.code();
+  const bool lost = code == Code::kDisconnected || code == Code::kCancelled;
+  if (!msg.status.ok() && lost && rank->host.check->exchanges()) {
+    // As operations of channels, it waits for the next generation.
+    if (code == Code::kCancelled) return;
+    self->send(s.coordinator, FaultReport{msg.rank, msg.status, true});
+    return;
+  }
   if (!msg.status.ok()) return fail(self, at_actor(msg.status, msg.rank, s.name, msg.step));
   if (msg.again) {
     Vote vote{msg.rank, rank->host.incarnation, s.generation, msg.step};
@@ -345,16 +368,29 @@ void on_checked(Self self, const GradientChecked& msg) {
     return;
   }
   rank->verified = msg;
+  // Checked again after a fence: all else is done.
+  if (rank->voted == msg.step) return vote(self, *rank, span, msg.step);
   finish_step(self, *rank, run, span, msg.step);
+}
+
+void check_again(Self self, const Recheck& msg) {
+  WorkerState& s = self->state;
+  const RankRun* of = s.find(msg.of);
+  if (of != nullptr && msg.of != msg.rank && of->host.check && of->host.check->exchanges() &&
+      of->checking == msg.step) {
+    of->host.check->offer(msg.rank, msg.step, s.generation);
+  }
+  // Told to all workers: whose rank it is answers.
+  const RankRun* rank = s.find(msg.rank);
+  if (rank == nullptr || !rank->host.check || rank->voted != msg.step) return;
+  check_posts(self, *rank, msg.of, msg.step, true);
 }
 
 void on_recheck(Self self, const Recheck& msg) {
   WorkerState& s = self->state;
   const auto span = s.probe.handle(self, "recheck", msg.step);
-  // Told to all workers: whose rank it is answers.
-  const RankRun* rank = s.find(msg.rank);
-  if (rank == nullptr || !rank->host.check || rank->voted != msg.step) return;
-  check_posts(self, *rank, msg.of, msg.step, true);
+  s.recheck = msg;
+  check_again(self, msg);
 }
 
 void on_inputs_kept(Self self, const InputsKept& msg) {
@@ -390,8 +426,7 @@ void on_complete(Self self, const WorkComplete& msg) {
   if (!commit) lane.pass();  // parked: the next step starts a new turn
   if (*event == RankStepCore::Event::kVote) {
     if (rank.host.check && work.step % rank.host.verify_interval == 0) {
-      const graph::Plan& plan = *run.context().plan;
-      return check_posts(self, rank, buddy_of(plan, rank.host.rank), work.step, false);
+      return begin_check(self, rank, work.step);
     }
     finish_step(self, rank, run, span, work.step);
   } else if (*event == RankStepCore::Event::kDone) {
@@ -444,10 +479,16 @@ void on_resume(Self self, const Resume& msg) {
     }
     // What was done before what is voted for: votes of all may lead to the next done at once.
     if (rank.done) self->send(s.coordinator, *rank.done);
-    if (rank.voted > msg.committed) vote(self, rank, span, rank.voted);
+    const bool checks = rank.checking > msg.committed && rank.host.check->exchanges();
+    if (checks) {
+      begin_check(self, rank, rank.checking);
+    } else if (rank.voted > msg.committed) {
+      vote(self, rank, span, rank.voted);
+    }
     if (rank.enqueued) self->send(s.coordinator, *rank.enqueued);
     if (rank.validated) self->send(s.coordinator, *rank.validated);
   }
+  if (s.recheck && s.recheck->step > msg.committed) check_again(self, *s.recheck);
 }
 
 void next_validation_batch(Self self, ProgramRun& run, const Probe::Span& span) {

@@ -77,13 +77,9 @@ Status check_combinations(const JobSpec& job) {
                                                job.optimizer.lr, job.optimizer.min_lr));
   }
   if (job.resilience.verify_interval > 0) {
-    const JobSpec::Parallelism& p = job.parallelism;
-    const std::string needs = job.resilience.mode == "off"     ? "resilience.mode \"mirror\""
-                              : p.pipeline_parallel_degree > 1 ? "pipeline_parallel_degree 1"
-                              : p.tensor_parallel_degree > 1   ? "tensor_parallel_degree 1"
-                              : p.zero_stage > 0               ? "zero_stage 0"
-                              : ranks < 2                      ? "two data-parallel ranks"
-                                                               : "";
+    const std::string needs = job.resilience.mode == "off" ? "resilience.mode \"mirror\""
+                              : ranks < 2                  ? "two data-parallel ranks"
+                                                           : "";
     if (!needs.empty()) {
       return bad("resilience.verify_interval",
                  "needs " + needs + ": a replica executes a rank's gradients again");

@@ -363,6 +363,33 @@ TEST_P(ChannelLogTest, WithoutFaultsNothingChanges) {
   }
 }
 
+TEST_P(ChannelLogTest, WhatIsAskedForIsKeptUntilTheNextStepThatIs) {
+  std::vector<Channel::Keeps> keeps(kNumOps, Channel::Keeps::kNone);
+  keeps[kGather] = Channel::Keeps::kOnce;
+  keeps[kScatter] = Channel::Keeps::kEach;
+  for (const auto& m : members_) {
+    for (const auto& c : m->channels) c->keep_results(keeps, 2);
+  }
+  resume();
+  for (int64_t step = 1; step <= 3; ++step) {
+    for (const auto& m : members_) m->begin(step, rng_);
+    finish_step();
+  }
+  Member& m = *members_[0];
+  EXPECT_EQ(m.channels[0]->kept(kGather, 0, 3), nullptr) << "not every second step";
+  const Channel::Results* gathered = m.channels[0]->kept(kGather, 2, 2);
+  ASSERT_NE(gathered, nullptr);
+  EXPECT_EQ((*gathered)[0].size(), static_cast<size_t>(4 * n_ * kPiece));
+  for (int32_t batch = 0; batch < kMicroBatches; ++batch) {
+    const Channel::Results* piece = m.channels[1]->kept(kScatter, batch, 2);
+    ASSERT_NE(piece, nullptr);
+    std::vector<float> all;
+    for (int32_t r = 0; r < n_; ++r) all.push_back(value(r, kWide, 2, batch, 0));
+    EXPECT_EQ(*reinterpret_cast<const float*>((*piece)[0].data()), Member::tree(all));
+  }
+  EXPECT_EQ(m.channels[1]->kept(kReduceInPlace, 0, 2), nullptr);
+}
+
 TEST_P(ChannelLogTest, AMemberIsReplacedAtAnyMoment) {
   resume();
   for (int64_t step = 1; step <= 40; ++step) {

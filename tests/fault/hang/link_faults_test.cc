@@ -19,6 +19,31 @@ class Scenario : public ScenarioTest {
     EXPECT_EQ(line["survivors_reexecuted"], 0);
     EXPECT_NE((log_ + line.dump()).find(why), std::string::npos) << log_ << line;
   }
+  /// What audit.jsonl has of the one bit that was wrong. Every step was verified in the end.
+  nlohmann::json wrong_bits_of(const std::vector<std::string>& more) {
+    const nlohmann::json report = report_of("bit-flip", more);
+    EXPECT_EQ(report["recoveries"].size(), 1U) << report.dump(1) << log_;
+    std::vector<nlohmann::json> found;
+    std::istringstream audit(read("chaos/disturbed/audit.jsonl"));
+    int64_t verified = 0;
+    for (std::string text; std::getline(audit, text);) {
+      const nlohmann::json entry = nlohmann::json::parse(text);
+      if (entry["what"] == "wrong bits") found.push_back(entry);
+      verified += entry["what"] == "verified" ? 1 : 0;
+    }
+    EXPECT_EQ(verified, kSteps) << "every step was verified in the end";
+    if (found.size() != 1 || report["recoveries"].size() != 1) {
+      ADD_FAILURE() << found.size() << " were wrong\n" << log_;
+      return nlohmann::json::object();
+    }
+    const nlohmann::json& line = report["recoveries"][0];
+    EXPECT_EQ(line["fault"], "wrong bits");
+    EXPECT_EQ(found[0]["rank"], found[0]["liar"]) << found[0];
+    EXPECT_NE(found[0]["hash"], found[0]["checker_hash"]);
+    EXPECT_EQ(found[0]["umpire_hash"], found[0]["checker_hash"]);
+    EXPECT_EQ(found[0]["step"].get<int64_t>(), line["step"].get<int64_t>() + 1);
+    return found[0];
+  }
 };
 
 TEST_F(Scenario, ALostFrameIsMissedAndSentAgain) {
@@ -42,27 +67,28 @@ TEST_F(Scenario, WorkersThatDoNotReachEachOtherForAWhileGoOn) {
 }
 
 TEST_F(Scenario, ABitThatADeviceGetsWrongIsFoundBeforeTheStepCommits) {
-  const nlohmann::json report = report_of("bit-flip");
-  ASSERT_EQ(report["recoveries"].size(), 1U) << report.dump(1) << log_;
-  const nlohmann::json& line = report["recoveries"][0];
-  EXPECT_EQ(line["fault"], "wrong bits");
-  std::vector<nlohmann::json> found;
-  std::istringstream audit(read("chaos/disturbed/audit.jsonl"));
-  int64_t verified = 0;
-  for (std::string text; std::getline(audit, text);) {
-    const nlohmann::json entry = nlohmann::json::parse(text);
-    if (entry["what"] == "wrong bits") found.push_back(entry);
-    verified += entry["what"] == "verified" ? 1 : 0;
-  }
-  ASSERT_EQ(found.size(), 1U) << log_;
-  EXPECT_EQ(found[0]["liar"], 1) << found[0];
-  EXPECT_EQ(found[0]["rank"], 1);
-  EXPECT_EQ(found[0]["checker"], 0);
-  EXPECT_NE(found[0]["hash"], found[0]["checker_hash"]);
-  EXPECT_EQ(found[0]["umpire_hash"], found[0]["checker_hash"]);
-  EXPECT_EQ(found[0]["step"].get<int64_t>(), line["step"].get<int64_t>() + 1);
-  EXPECT_EQ(verified, kSteps) << "every step was verified in the end";
+  const nlohmann::json found = wrong_bits_of({});
+  EXPECT_EQ(found["liar"], 1) << found;
+  EXPECT_EQ(found["checker"], 0);
   EXPECT_NE(log_.find("rank 1 was wrong"), std::string::npos) << log_;
+}
+
+TEST_F(Scenario, AWrongBitIsFoundWhereParametersAreGathered) {
+  for (const char* stage : {"1", "2", "3"}) {
+    SCOPED_TRACE(stage);
+    const nlohmann::json found = wrong_bits_of({std::string("--parallelism.zero_stage=") + stage});
+    EXPECT_EQ(found["liar"], 1) << found;
+    std::filesystem::remove_all(path("chaos"));
+  }
+}
+
+TEST_F(Scenario, AWrongBitIsItsRanksAloneThoughItsReplicaReadsIt) {
+  // What rank 1's worker sends is wrong, and so is all that others of its replica make of it.
+  for (const char* axis : {"tensor", "pipeline"}) {
+    SCOPED_TRACE(axis);
+    wrong_bits_of({std::string("--parallelism.") + axis + "_parallel_degree=2"});
+    std::filesystem::remove_all(path("chaos"));
+  }
 }
 
 TEST_F(Scenario, WhatDoesNotExistIsRefusedBeforeTraining) {
@@ -82,11 +108,10 @@ TEST_F(Scenario, WhatDoesNotExistIsRefusedBeforeTraining) {
   }
 }
 
-TEST_F(Scenario, MeshesWithoutReplicasCannotVerify) {
+TEST_F(Scenario, RunsWithoutReplicasCannotVerify) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"--parallelism.zero_stage=3", "needs zero_stage 0"},
-      {"--resilience.mode=off", "needs resilience.mode"},
-      {"--parallelism.pipeline_parallel_degree=2", "needs pipeline_parallel_degree 1"}};
+      {"--parallelism.data_parallel_degree=1", "needs two data-parallel ranks"},
+      {"--resilience.mode=off", "needs resilience.mode"}};
   for (const auto& [key, message] : cases) {
     expect_refused(train("run", {"--workers", "2", "--resilience.verify_interval=5", key}),
                    {"resilience.verify_interval", message});
