@@ -1,4 +1,5 @@
 #pragma once
+#include "actors/runtime/message_trap.h"
 #include "actors/runtime/trace.h"
 #include "kernels/backend/backend.h"
 
@@ -123,6 +124,7 @@ struct RunShared {
   /// until the flag is cleared and its waiters are told.
   std::atomic<bool> stall_in_actor{false};
   std::atomic<bool> stalled{false};  ///< one does so
+  MessageTrap trap;                  ///< fault injection: at a message
   /// Files that checkpoint writers use; null: the machine's. Set before the actors are spawned.
   std::shared_ptr<transport::FileSystem> files;
 };

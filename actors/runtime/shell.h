@@ -6,7 +6,9 @@
 
 #include <caf/all.hpp>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -118,6 +120,7 @@ class Probe {
         shared_->throw_in_actor.exchange(false)) {
       throw std::runtime_error("injected");
     }
+    if (const auto action = shared_->trap.take(step)) spring(*action);
     return {*this, self, name, step, micro_batch};
   }
   /// Holds the first actor that comes here after RunShared says so.
@@ -129,6 +132,13 @@ class Probe {
   [[nodiscard]] const std::shared_ptr<RunShared>& shared_ptr() const { return shared_; }
 
  private:
+  void spring(MessageTrap::Action action) const {
+    using Action = MessageTrap::Action;
+    if (action == Action::kThrow) throw std::runtime_error("injected");
+    if (action == Action::kStall) return shared_->stall_in_actor.store(true);
+    ::kill(::getpid(), action == Action::kKill ? SIGKILL : SIGSTOP);
+  }
+
   std::shared_ptr<RunShared> shared_;
   RunShared::ActorRecord* record_ = nullptr;
   int32_t track_ = 0;

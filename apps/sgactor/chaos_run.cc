@@ -175,6 +175,7 @@ std::vector<double> recovery_times(const std::vector<Json>& recoveries,
     const double detected = r.value("detected_unix", 0.0);
     const Strike* cause = nullptr;
     for (const Strike& strike : strikes) {
+      if (is_trap(strike.fault)) continue;  // nobody saw the moment
       const bool hers =
           r.value("culprit", "").find(fmt::format("(pid {}", strike.pid)) != std::string::npos;
       if (hers) cause = &strike;

@@ -25,6 +25,10 @@ constexpr int64_t kMostXid = 1023;
 constexpr int64_t kMostFaults = 10'000;
 constexpr std::array<std::string_view, 5> kPhases = {"fence", "restore", "resume", "replay",
                                                      "journalled"};
+constexpr int64_t kMostMessages = 1'000'000;
+// The step of the message, the one in which feeders are early, and the one that strikes in any
+// case.
+constexpr int64_t kStepsOfTrap = 3;
 constexpr int64_t kDelayMs = 50;
 constexpr int64_t kPartitionMs = 1000;
 constexpr int64_t kMostMs = 60'000;
@@ -114,8 +118,8 @@ class Reader {
   }
   Status read_fault(const toml::table& table) {
     ChaosFault fault;
-    SGA_TRY(check_keys(
-        table, {"kind", "worker", "rank", "at_step", "xid", "to_rank", "ms", "phase", "spare"}));
+    SGA_TRY(check_keys(table, {"kind", "worker", "rank", "at_step", "at_message", "xid", "to_rank",
+                               "ms", "phase", "spare"}));
     SGA_TRY(read_kind(table, fault));
     const bool is_xid = fault.kind == ChaosFault::Kind::kXid;
     if (is_xid != table.contains("xid")) {
@@ -138,6 +142,7 @@ class Reader {
       fault.at_step = draw_step();
       SGA_TRY(number(table, "at_step", 1, limits_.num_steps - 1, fault.at_step));
     }
+    SGA_TRY(read_message(table, fault));
     const bool waits = !fault.phase.empty() && fault.phase != "journalled";
     if (waits && !fault.in_recovery) {
       return wrong(table,
@@ -145,6 +150,29 @@ class Reader {
                    "\"recovery\"");
     }
     out_.faults.push_back(fault);
+    return {};
+  }
+  Status read_message(const toml::table& table, ChaosFault& fault) {
+    using Kind = ChaosFault::Kind;
+    const toml::node* node = table.get("at_message");
+    if (node == nullptr) return {};
+    const bool of_actors = fault.kind == Kind::kKillWorker || fault.kind == Kind::kHangWorker ||
+                           fault.kind == Kind::kKillActor || fault.kind == Kind::kStallWorker;
+    const bool of_frames = is_of_link(fault.kind) && fault.kind != Kind::kPartition;
+    if ((!of_actors && !of_frames) || fault.in_recovery || !fault.phase.empty()) {
+      return wrong(*node, fmt::format("at_message: not for kind \"{}\", nor in a recovery",
+                                      to_string(fault.kind)));
+    }
+    SGA_TRY(number(table, "at_message", 1, kMostMessages, fault.at_message));
+    const int64_t last = limits_.num_steps - kStepsOfTrap;
+    if (of_frames || fault.at_step <= last) return {};
+    if (last < 1 || table.contains("at_step")) {
+      return wrong(*node,
+                   fmt::format("at_message: only with at_step up to {}, {} before the last step: "
+                               "where a step has fewer messages a later one is struck",
+                               std::max<int64_t>(0, last), kStepsOfTrap));
+    }
+    fault.at_step = 1 + draw(last);
     return {};
   }
   /// When in a recovery a fault strikes, and whom.

@@ -34,14 +34,23 @@ struct ChaosFault {
   int64_t rank = -1;         ///< logical
   int64_t at_step = 0;       ///< strikes once this step is committed
   bool in_recovery = false;  ///< strikes as soon as the recovery from the one before has begun
-  int64_t value = 0;         ///< kXid: the code; kDelayFrame, kPartition: milliseconds
-  int64_t to_rank = -1;      ///< of faults of a link: the other end
+  /// Above 0: at this message of the step behind at_step that the worker's actors handle
+  /// (kKillWorker, kHangWorker, kKillActor, kStallWorker), or at this frame with data that goes
+  /// over the link once at_step is committed (kDropFrame, kDelayFrame, kDuplicateFrame,
+  /// kCorruptFrame).
+  int64_t at_message = 0;
+  int64_t value = 0;     ///< kXid: the code; kDelayFrame, kPartition: milliseconds
+  int64_t to_rank = -1;  ///< of faults of a link: the other end
   /// Of kKillWorker and kKillCoordinator: strikes when the recovery that follows enters "fence",
   /// "restore", "resume" or "replay", or (coordinator) when the next record is in the journal and
   /// nobody has heard of it: "journalled". Empty: at once.
   std::string phase;
   bool of_spare = false;  ///< with a phase: strikes the worker that takes over
 };
+/// Strikes where its worker handles a message, not when somebody sees that it is time.
+[[nodiscard]] inline bool is_trap(const ChaosFault& fault) {
+  return fault.at_message > 0 && fault.kind < ChaosFault::Kind::kDropFrame;
+}
 [[nodiscard]] inline bool is_of_link(ChaosFault::Kind kind) {
   return kind >= ChaosFault::Kind::kDropFrame && kind <= ChaosFault::Kind::kPartition;
 }
@@ -68,6 +77,7 @@ struct ChaosLimits {
 ///   kind = "kill_worker"   # or another name of ChaosFault::Kind
 ///   worker = 1             # or rank = 3; drawn from the seed without either
 ///   at_step = 20           # drawn from the seed without; "recovery": of the fault before
+///   at_message = 7         # at this message of the next step, or this frame of the link
 ///   xid = 79               # of kind "xid": a code of the driver
 ///   to_rank = 1            # of faults of a link; the rank behind the first one without
 ///   ms = 100               # of delay_frame and partition

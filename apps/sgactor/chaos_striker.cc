@@ -22,6 +22,7 @@ using Kind = ChaosFault::Kind;
 // A heartbeat comes every 100 ms and suspicion after 300: a burst leaves room for a busy machine.
 constexpr int64_t kBurstMs = 80;
 constexpr int64_t kNumChanges = 12;
+constexpr int64_t kStepsAhead = 50;
 
 std::string read_text(const std::string& file) {
   std::ostringstream out;
@@ -86,7 +87,9 @@ void ChaosStriker::look() {
   if (next_ == scenario_.faults.size()) return;
   const int64_t step = steps_.now();
   const ChaosFault& fault = scenario_.faults[next_];
-  if (!fault.in_recovery && step < fault.at_step) return;
+  // A trap has to be there before its step begins.
+  const int64_t ahead = is_trap(fault) ? kStepsAhead : 0;
+  if (!fault.in_recovery && step + ahead < fault.at_step) return;
   const std::string text = read_text(run_.state());
   const Json state = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!state.is_object()) return;
@@ -131,6 +134,7 @@ bool ChaosStriker::kill_coordinator(const ChaosFault& fault, const std::string& 
 }
 
 bool ChaosStriker::strike(const ChaosFault& fault, Victim& who) {
+  if (is_trap(fault)) return request(fault, who.index);
   switch (fault.kind) {
     case Kind::kKillWorker:
       return send_signal(who.pid, SIGKILL);
@@ -168,6 +172,10 @@ bool ChaosStriker::request(const ChaosFault& fault, int64_t index) const {
   std::error_code error;
   if (std::filesystem::exists(run_.request(), error)) return false;
   Json request = {{"inject", to_string(fault.kind)}, {"worker", index}, {"value", fault.value}};
+  if (fault.at_message > 0) {
+    request["message"] = fault.at_message;
+    request["step"] = fault.at_step + 1;
+  }
   if (fault.to_rank >= 0) request["to_rank"] = fault.to_rank;
   if (!fault.phase.empty()) request["phase"] = fault.phase;
   if (fault.of_spare) request["spare"] = true;

@@ -12,7 +12,7 @@ namespace sgactor::apps {
 /// A fault of a scenario that has struck.
 struct Strike {
   ChaosFault fault;
-  int64_t step = 0;  ///< committed then
+  int64_t step = 0;  ///< committed then; of a trap: when it was set
   double unix_time = 0;
   int64_t pid = 0;  ///< of whom: a worker, or a node
 };

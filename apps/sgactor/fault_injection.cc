@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -38,10 +40,9 @@ class FaultyFile final : public transport::WritableFile {
 bool takes_injections() { return std::getenv(kInjectVariable) != nullptr; }
 
 actors::wire::Opaque to_wire(uint32_t kind, const InjectedFault& fault) {
-  const nlohmann::ordered_json json = {{"inject", fault.kind},
-                                       {"worker", fault.worker},
-                                       {"value", fault.value},
-                                       {"to_rank", fault.to_rank},
+  const nlohmann::ordered_json json = {{"inject", fault.kind}, {"worker", fault.worker},
+                                       {"value", fault.value}, {"message", fault.message},
+                                       {"step", fault.step},   {"to_rank", fault.to_rank},
                                        {"peer", fault.peer}};
   return {kind, json.dump()};
 }
@@ -58,9 +59,15 @@ Result<InjectedFault> parse_injected(std::string_view text) {
   const auto number_or = [&](const char* key, int64_t other) {
     return is_number(key) ? json[key].get<int64_t>() : other;
   };
-  return InjectedFault{json["inject"].get<std::string>(), json["worker"].get<int32_t>(),
-                       json["value"].get<int64_t>(), static_cast<int32_t>(number_or("to_rank", -1)),
-                       static_cast<actors::wire::PeerId>(number_or("peer", 0))};
+  InjectedFault out;
+  out.kind = json["inject"].get<std::string>();
+  out.worker = json["worker"].get<int32_t>();
+  out.value = json["value"].get<int64_t>();
+  out.message = number_or("message", 0);
+  out.step = number_or("step", 0);
+  out.to_rank = static_cast<int32_t>(number_or("to_rank", -1));
+  out.peer = static_cast<actors::wire::PeerId>(number_or("peer", 0));
+  return out;
 }
 
 Result<std::unique_ptr<transport::WritableFile>> FaultyFiles::create(const std::string& path) {
@@ -81,14 +88,15 @@ namespace {
 bool strike_link(const InjectedFault& fault, transport::LinkFaults& links) {
   using Action = transport::FaultScript::Action;
   constexpr int64_t kNsPerMs = 1'000'000;
+  const int64_t skip = std::max<int64_t>(0, fault.message - 1);
   if (fault.kind == "drop_frame") {
-    links.arm(fault.peer, {Action::kDrop, 0});
+    links.arm(fault.peer, {Action::kDrop, 0, skip});
   } else if (fault.kind == "delay_frame") {
-    links.arm(fault.peer, {Action::kDelay, fault.value * kNsPerMs});
+    links.arm(fault.peer, {Action::kDelay, fault.value * kNsPerMs, skip});
   } else if (fault.kind == "duplicate_frame") {
-    links.arm(fault.peer, {Action::kDuplicate, 0});
+    links.arm(fault.peer, {Action::kDuplicate, 0, skip});
   } else if (fault.kind == "corrupt_frame") {
-    links.arm(fault.peer, {Action::kCorrupt, 0});
+    links.arm(fault.peer, {Action::kCorrupt, 0, skip});
   } else if (fault.kind == "partition") {
     const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
     links.cut(fault.peer, now + fault.value * kNsPerMs);
@@ -98,11 +106,27 @@ bool strike_link(const InjectedFault& fault, transport::LinkFaults& links) {
   return true;
 }
 
+/// False if it is none that waits for a message.
+bool set_trap(const InjectedFault& fault, actors::MessageTrap& trap) {
+  using Action = actors::MessageTrap::Action;
+  constexpr std::array<std::pair<std::string_view, Action>, 4> kActions = {
+      {{"kill_actor", Action::kThrow},
+       {"stall_worker", Action::kStall},
+       {"kill_worker", Action::kKill},
+       {"hang_worker", Action::kStop}}};
+  if (fault.message <= 0) return false;
+  const auto* it = std::find_if(kActions.begin(), kActions.end(),
+                                [&](const auto& entry) { return entry.first == fault.kind; });
+  if (it == kActions.end()) return false;
+  trap.arm(it->second, fault.step, fault.message);
+  return true;
+}
+
 }  // namespace
 
 Status inject(const InjectedFault& fault, actors::RunShared& shared, FaultyFiles& files,
               transport::LinkFaults& links) {
-  if (strike_link(fault, links)) return {};
+  if (strike_link(fault, links) || set_trap(fault, shared.trap)) return {};
   if (fault.kind == "kill_actor") {
     shared.throw_in_actor.store(true);
   } else if (fault.kind == "stall_worker") {

@@ -29,6 +29,9 @@ struct InjectedFault {
   std::string kind;     ///< as ChaosFault's names
   int32_t worker = -1;  ///< index
   int64_t value = 0;
+  /// Above 0: at this message of that step, or (of faults of a link) at this frame. Else at once.
+  int64_t message = 0;
+  int64_t step = 0;
   /// Of faults of a link, the rank at its other end; the coordinator puts its process in `peer`.
   int32_t to_rank = -1;
   actors::wire::PeerId peer = actors::wire::kNobody;

@@ -11,7 +11,7 @@ out=$(cd "$3" && pwd)
 devices=${4:-cuda:0}
 steps=${STEPS:-300}
 rm -rf "$out/quiet" "$out/run"
-keys=("--devices" "$devices" "--parallelism.data_parallel_degree=2" "--training.steps=$steps"
+keys=("--devices" "$devices" "--parallelism.data_parallel_degree=2" "--training.micro_batch_size=4" "--training.steps=$steps"
   "--data.validation_fraction=0" "--log.sample_tokens=0" "--resilience.mirror_interval=10")
 timeout 200 "$sgactor" train "$job" --run-dir "$out/quiet" "${keys[@]}" >"$out/quiet.txt" 2>&1 || {
   tail -5 "$out/quiet.txt"

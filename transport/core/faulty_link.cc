@@ -38,6 +38,10 @@ std::optional<LinkFaults::Fault> LinkFaults::take(PeerId peer) {
   const std::lock_guard lock(mutex_);
   const auto it = armed_.find(peer);
   if (it == armed_.end()) return std::nullopt;
+  if (it->second.front().skip > 0) {
+    --it->second.front().skip;
+    return std::nullopt;
+  }
   const Fault fault = it->second.front();
   it->second.pop_front();
   if (it->second.empty()) armed_.erase(it);

@@ -41,8 +41,10 @@ class LinkFaults {
   struct Fault {
     FaultScript::Action action = FaultScript::Action::kDrop;
     int64_t delay_ns = 0;  ///< of kDelay
+    int64_t skip = 0;      ///< frames with a payload that pass before it
   };
-  /// Befalls the next frame with a payload that goes to `peer`.
+  /// Befalls the next frame with a payload that goes to `peer`, or one behind it. Those that are
+  /// armed for one peer befall one after the other.
   void arm(PeerId peer, const Fault& fault);
   /// Nothing passes between this process and `peer` until then, in either direction.
   void cut(PeerId peer, int64_t until_ns);

@@ -350,6 +350,26 @@ TEST_P(MessagesTest, ALostLastFrameIsMissed) {
   log::reset_warnings();
 }
 
+TEST_P(MessagesTest, AFaultBefallsTheFrameThatItIsFor) {
+  FabricOptions options;
+  options.messages.check_frames = FrameCheck::kAll;
+  options.faults.live = std::make_shared<LinkFaults>();
+  World world(GetParam(), {0, 1}, options);
+  options.faults.live->arm(1, {FaultScript::Action::kCorrupt, 0, 2});
+  const Bytes sent = random_bytes(100, 9);
+  for (int i = 0; i < 3; ++i) {
+    Bytes received(sent.size());
+    Waiter waiter;
+    recv(world, tag_of(1), received, 0, waiter);
+    send(world, tag_of(1), sent, 1, waiter);
+    ASSERT_TRUE(waiter.wait(2));
+    const bool struck = i == 2;
+    EXPECT_EQ(waiter.first_error().code() == Code::kDisconnected, struck) << i;
+    EXPECT_EQ(received == sent, !struck) << i;
+  }
+  log::reset_warnings();  // the damage is logged where it is found
+}
+
 TEST_P(MessagesTest, NothingPassesACutAndThatIsNoticed) {
   FabricOptions options;
   options.beat_ns = 5'000'000;

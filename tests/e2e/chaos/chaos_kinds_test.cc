@@ -30,6 +30,17 @@ TEST_F(ChaosKinds, AnActorThatFailsCostsNoBit) {
   EXPECT_EQ(report["recoveries"][0]["ranks_moved"], 0);
 }
 
+TEST_F(ChaosKinds, FaultsAtMessagesCostNoBit) {
+  const nlohmann::json report = report_of("at-message", {"--training.steps=60"});
+  // An actor and a worker, each in the middle of a step; the link breaks, or is made again.
+  ASSERT_EQ(report["recoveries"].size(), 3U) << report.dump();
+  EXPECT_EQ(report["recoveries"][0]["fault"], "actor failure");
+  EXPECT_EQ(report["recoveries"][0]["step"], 10);
+  EXPECT_EQ(report["recoveries"][2]["fault"], "worker exit");
+  EXPECT_EQ(report["recoveries"][2]["step"], 25);
+  EXPECT_EQ(report["survivors_reexecuted"], 0);
+}
+
 TEST_F(ChaosKinds, AFullDiskIsSaidAndSurvived) {
   // Checkpoints on disk while there are steps left, so that the fault meets a write.
   const nlohmann::json report = report_of("disk-full", {"--checkpoint.interval=10"});
@@ -69,6 +80,10 @@ TEST_F(ChaosKinds, WhatDoesNotExistIsRefusedBeforeTraining) {
       {"[[fault]]\nkind = \"xid\"\n", "scenario.toml:1: xid: missing"},
       {"[[fault]]\nkind = \"xid\"\nxid = -3\n", "scenario.toml:3: xid: expected a number"},
       {"[[fault]]\nkind = \"kill_actor\"\nxid = 79\n", "scenario.toml:1: xid: only for kind"},
+      {"[[fault]]\nkind = \"xid\"\nxid = 79\nat_message = 3\n",
+       "scenario.toml:4: at_message: not for kind \"xid\""},
+      {"[[fault]]\nkind = \"kill_actor\"\nat_step = 5\nat_message = 3\n",
+       "scenario.toml:4: at_message: only with at_step up to 3, 3 before the last step"},
       {"nodes = 0\n", "scenario.toml:1: nodes: expected a number from 1"}};
   for (const auto& [text, message] : cases) {
     write("scenario.toml", text);
