@@ -95,6 +95,7 @@ struct Binary {
       const C s = sigmoid_for<T>(x);
       return narrow<T>(y * s * (C(1) + x * (C(1) - s)));
     }
+    if constexpr (kKind == OpKind::kSwiglu) return swiglu(a, b);
   }
 };
 
@@ -172,36 +173,6 @@ struct Accumulate {
   __device__ Acc operator()(Acc acc, T x) const { return acc + static_cast<Acc>(widen(x)); }
   __device__ Acc operator()(T x) const { return Acc(0) + static_cast<Acc>(widen(x)); }
 };
-
-/// y = swiglu(gate, up). Two groups of elements a thread: the second is under way while the first
-/// is computed.
-template <int N, class T>
-__global__ void swiglu_kernel(int64_t n, const T* gate, const T* up, T* y) {
-  constexpr int kGroups = 2;
-  const int64_t stride = static_cast<int64_t>(blockDim.x) * N;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kGroups * stride + threadIdx.x * N;
-  if (first + (kGroups - 1) * stride + N <= n) {
-    Vec<T, N> g[kGroups];
-    Vec<T, N> u[kGroups];
-#pragma unroll
-    for (int k = 0; k < kGroups; ++k) {
-      g[k] = load<N>(gate + first + k * stride);
-      u[k] = load<N>(up + first + k * stride);
-    }
-#pragma unroll
-    for (int k = 0; k < kGroups; ++k) {
-      Vec<T, N> out;
-#pragma unroll
-      for (int j = 0; j < N; ++j) out.v[j] = swiglu(g[k].v[j], u[k].v[j]);
-      store<N>(y + first + k * stride, out);
-    }
-    return;
-  }
-  for (int k = 0; k < kGroups; ++k) {
-    const int64_t at = first + k * stride;
-    for (int64_t j = at; j < n && j < at + N; ++j) y[j] = swiglu(gate[j], up[j]);
-  }
-}
 
 /// With kProduct also y = swiglu(gate, up).
 template <int N, bool kProduct, class T>
@@ -309,24 +280,6 @@ const Op* product_beside(const Lowering& low, const Op& gradient) {
   return &body.op(product);
 }
 
-Status add_swiglu(Lowering& low, const Op& op) {
-  const ValueId gate = op.operands[0];
-  const ValueId up = op.operands[1];
-  const ValueId y = op.results[0];
-  const int64_t n = low.type(y).num_elements();
-  const bool known = by_float(low.type(y).dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    low.add([=](const Frame& f) -> Status {
-      if (n == 0) return {};
-      constexpr int N = kLanes<T>;
-      swiglu_kernel<N><<<blocks_for(n, 2 * kThreads * N), kThreads, 0, f.stream>>>(
-          n, f.at<T>(gate), f.at<T>(up), f.at<T>(y));
-      return launched();
-    });
-  });
-  return known ? Status() : low.no_kernel(op);
-}
-
 /// swiglu and its gradient, each alone or both by one kernel.
 Status lower_swiglu(Lowering& low, const Op& op) {
   if (op.kind == OpKind::kSwiglu) {
@@ -336,7 +289,7 @@ Status lower_swiglu(Lowering& low, const Op& op) {
         return add_swiglu_grad(low, gradient, op.results[0]);
       }
     }
-    return add_swiglu(low, op);
+    return add_binary<OpKind::kSwiglu>(low, op);
   }
   return product_beside(low, op) != nullptr ? Status() : add_swiglu_grad(low, op, graph::kNoValue);
 }

@@ -170,27 +170,48 @@ __global__ void __launch_bounds__(512) sum_squares_kernel(SquaresBatch<T, S> bat
   if (threadIdx.x == 0) batch.y[t][block] = static_cast<S>(sum);
 }
 
-/// The sum_squares ops around `op` that one launch does: neighbours of equal chunks and dtypes, of
-/// which none writes over what another one reads.
+/// Can sum number `sum` of the body wait until op number `last` has its turn? What it reads is
+/// there then, in memory of its own, and nobody asks for its result before.
+bool may_wait(const Lowering& low, graph::OpId sum, graph::OpId last) {
+  const graph::Graph& body = low.body();
+  const ValueId x = body.op(sum).operands[0];
+  const ValueId y = body.op(sum).results[0];
+  if (sum == last) return true;
+  if (low.place(x).space == Place::Space::kWorkspace) return false;
+  for (graph::OpId o = sum + 1; o < last; ++o) {
+    const Op& op = body.op(o);
+    if (std::find(op.operands.begin(), op.operands.end(), y) != op.operands.end()) return false;
+    for (ValueId result : op.results) {
+      if (overlap(low, x, result)) return false;
+    }
+  }
+  return true;
+}
+
+/// The sum_squares ops that one launch does, where the last of them stands: all of equal chunks and
+/// dtypes that may wait for it, if none writes over what another one reads. `op` alone where it is
+/// not among them.
 std::vector<const Op*> joined_sums(const Lowering& low, const Op& op) {
   const auto& ops = low.body().ops();
   const auto joins = [&](const Op& other) {
     return other.kind == OpKind::kSumSquares && other.attrs == op.attrs &&
            low.type(other.operands[0]).dtype == low.type(op.operands[0]).dtype;
   };
-  const auto at = static_cast<size_t>(&op - ops.data());
-  size_t first = at;
-  size_t last = at;
-  while (first > 0 && joins(ops[first - 1])) --first;
-  while (last + 1 < ops.size() && joins(ops[last + 1])) ++last;
+  graph::OpId last = 0;
+  for (graph::OpId o = 0; o < ops.size(); ++o) {
+    if (joins(ops[o])) last = o;
+  }
   std::vector<const Op*> joined;
-  for (size_t i = first; i <= last; ++i) joined.push_back(&ops[i]);
+  for (graph::OpId o = 0; o <= last; ++o) {
+    if (joins(ops[o]) && may_wait(low, o, last)) joined.push_back(&ops[o]);
+  }
   for (const Op* reader : joined) {
     for (const Op* writer : joined) {
       if (overlap(low, reader->operands[0], writer->results[0])) return {&op};
     }
   }
-  return joined;
+  const bool among = std::find(joined.begin(), joined.end(), &op) != joined.end();
+  return among ? joined : std::vector<const Op*>{&op};
 }
 
 template <class T>
@@ -315,7 +336,7 @@ Status lower_reduce(Lowering& low, const Op& op) {
 
 Status lower_sum_squares(Lowering& low, const Op& op) {
   const std::vector<const Op*> ops = joined_sums(low, op);
-  if (ops[0] != &op) return {};
+  if (ops.back() != &op) return {};
   const bool known = by_float(low.type(op.operands[0]).dtype, [&](auto tag) {
     add_sum_squares<typename decltype(tag)::type>(low, ops);
   });

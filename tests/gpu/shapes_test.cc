@@ -306,6 +306,13 @@ TEST_F(Shapes, LongSumsInTreeOrder) {
     const ValueId part = input(DType::kF32, Shape{1 + 977 * i});
     outputs(b_.op(OpKind::kSumSquares, {part}, attrs({{"chunk", int64_t{1024}}})));
   }
+  // They wait for the last of them, but for those that are asked for before.
+  for (int64_t i = 0; i < 4; ++i) {
+    const ValueId part = input(DType::kF32, Shape{3000 + i});
+    const ValueId sums = b_.op1(OpKind::kSumSquares, {part}, attrs({{"chunk", int64_t{512}}}));
+    outputs({sums, b_.op1(OpKind::kScale, {part}, attrs({{"factor", 3.0}}))});
+    if (i == 1) outputs(b_.op(OpKind::kTreeSum, {sums}));
+  }
   expect_agreement(1e-5);
 }
 
