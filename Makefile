@@ -24,7 +24,7 @@ demo: configure  ## train llama-tiny with two workers, kill one half way, and lo
 	@python3 apps/tools/demo.py $(SGACTOR) $(DEMO_RUN)
 
 test: build  ## build and run every test that this machine can run
-	@ctest --test-dir $(BUILD) --output-on-failure -LE soak
+	@ctest --test-dir $(BUILD) --output-on-failure -LE soak -j $(JOBS)
 
 bench: build  ## actors, kernels, and llama-15m beside PyTorch on this CPU
 	@$(SGACTOR) bench actors

@@ -1,21 +1,31 @@
-# sga_library(graph_ir SOURCES a.cc b.cc DEPS sga_graph_base …): static library sga_graph_ir.
+# sga_library(graph_ir SOURCES a.cc b.cc DEPS sga_graph_base … [HEADERS set]): static library sga_graph_ir. HEADERS: a set of SgaPrecompiled.cmake, or NONE.
 function(sga_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "HEADERS" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_HEADERS)
+    set(ARG_HEADERS sga_standard_headers)
+  endif()
   add_library(sga_${name} STATIC ${ARG_SOURCES})
   target_link_libraries(sga_${name} PUBLIC sga_options ${ARG_DEPS})
+  sga_use_headers(sga_${name} ${ARG_HEADERS})
 endfunction()
 
-# sga_test(graph_ir_test LABELS unit SOURCES a_test.cc DEPS sga_graph_ir [TIMEOUT s]): one GoogleTest program, one ctest entry.
+# sga_test(graph_ir_test LABELS unit SOURCES a_test.cc DEPS sga_graph_ir [TIMEOUT s] [SERIAL]): one GoogleTest program, one ctest entry. SERIAL: no other test runs beside it, as
+# none does beside those labelled fault: they look at processes, memory files and times.
 function(sga_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 240)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE sga_options ${ARG_DEPS} sga_tests_support GTest::gtest)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # tests are compiled once and run once
+  sga_use_headers(${name} sga_test_headers)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+  if(ARG_SERIAL OR "fault" IN_LIST ARG_LABELS)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
 endfunction()
 
 # sga_capnp(target graph/ir/graph.capnp …): generates C++ below the build tree, included as "graph/ir/graph.capnp.h".

@@ -11,6 +11,7 @@ printed, since its spread tells what the medians are worth. Without --python a v
 below the build directory.
 """
 import argparse
+import ctypes
 import json
 import os
 import pathlib
@@ -27,6 +28,7 @@ JOBS = ROOT / "apps/examples"
 PEER = ROOT / "apps/tools/torch_llama_cpu.py"
 MANY = 1000000
 LONGEST_STEP_S = 300
+PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def make_python(build):
@@ -41,6 +43,11 @@ def make_python(build):
     return str(python)
 
 
+def dies_with_parent():
+    """In a child: whoever kills this script leaves nothing that computes (or is stopped) behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Side:
     """A process that trains, and a file to which it adds a JSON line with step_ms a step."""
 
@@ -49,7 +56,8 @@ class Side:
         self.lines = lines
         self.read = 0
         self.times = []
-        self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                                        preexec_fn=dies_with_parent)
 
     def signal(self, number):
         os.killpg(self.process.pid, number)

@@ -91,6 +91,22 @@ TEST_F(Scenario, AWrongBitIsItsRanksAloneThoughItsReplicaReadsIt) {
   }
 }
 
+TEST_F(Scenario, WhoeverTakesOverIsCheckedAndChecks) {
+  // What was heard goes between replicas before each vote: a fence may come in the middle of it.
+  for (const char* axis : {"tensor", "pipeline"}) {
+    SCOPED_TRACE(axis);
+    const nlohmann::json report =
+        report_of("kill-one", {std::string("--parallelism.") + axis + "_parallel_degree=2",
+                               "--resilience.verify_interval=1", "--training.steps=16"});
+    ASSERT_EQ(report["recoveries"].size(), 1U) << report.dump(1) << log_;
+    EXPECT_EQ(report["recoveries"][0]["survivors_reexecuted"], 0) << report.dump(1);
+    EXPECT_EQ(log_.find("a new attempt"), std::string::npos) << log_;
+    const std::string audit = read("chaos/disturbed/audit.jsonl");
+    EXPECT_EQ(audit.find("wrong bits"), std::string::npos) << audit;
+    std::filesystem::remove_all(path("chaos"));
+  }
+}
+
 TEST_F(Scenario, WhatDoesNotExistIsRefusedBeforeTraining) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[[fault]]\nkind = \"drop_frame\"\nto_rank = 7\n", "scenario.toml:3: to_rank: expected"},
