@@ -186,7 +186,7 @@ Status write_token(const std::string& path, const JoinToken& token) {
   if (!directory.empty() && ::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return errno_status(directory);
   }
-  std::string text = std::string(kTokenHead) + "\n";
+  std::string text = fmt::format("{}\n", kTokenHead);
   for (const std::string& address : token.addresses) text += fmt::format("address {}\n", address);
   text += token.identity.ca + token.identity.certificate + token.identity.key;
   const std::string draft = path + ".new";
