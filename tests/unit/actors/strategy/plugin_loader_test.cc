@@ -1,5 +1,6 @@
 #include "actors/strategy/plugin_loader.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 /// The module that is wrong in this way, beside the test program.
 std::string plugin(const std::string& name) {
-  return std::string(SGA_TEST_PLUGIN_DIR) + "/sga_test_plugin_" + name + ".so";
+  return fmt::format("{}/sga_test_plugin_{}.so", SGA_TEST_PLUGIN_DIR, name);
 }
 
 class PluginLoader : public testing::Test {
