@@ -12,14 +12,14 @@ devices=${4:-cuda:0}
 steps=${STEPS:-300}
 rm -rf "$out/quiet" "$out/run"
 keys=("--devices" "$devices" "--parallelism.data_parallel_degree=2" "--training.micro_batch_size=4" "--training.steps=$steps"
-  "--data.validation_fraction=0" "--log.sample_tokens=0" "--resilience.mirror_interval=10")
+  "--data.validation_fraction=0" "--training.validation_interval=0" "--log.sample_tokens=0" "--resilience.mirror_interval=10")
 timeout 200 "$sgactor" train "$job" --run-dir "$out/quiet" "${keys[@]}" >"$out/quiet.txt" 2>&1 || {
   tail -5 "$out/quiet.txt"
   exit 1
 }
 timeout 200 "$sgactor" train "$job" --run-dir "$out/run" --workers 2 --spares 1 "${keys[@]}" >"$out/run.txt" 2>&1 &
 run=$!
-while kill -0 $run 2>/dev/null && [ "$(wc -l <"$out/run/metrics.jsonl" 2>/dev/null || echo 0)" -lt $((steps / 3)) ]; do sleep 0.05; done
+while kill -0 $run 2>/dev/null && [ "$(cat "$out/run/metrics.jsonl" 2>/dev/null | wc -l)" -lt $((steps / 3)) ]; do sleep 0.05; done
 victim=$(python3 -c 'import json, sys; print([w["pid"] for w in json.load(open(sys.argv[1]))["workers"] if w["ranks"]][-1])' "$out/run/control/state.json") || exit 1
 kill -9 "$victim"
 wait $run

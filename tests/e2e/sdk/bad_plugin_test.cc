@@ -2,13 +2,15 @@
 // that throws while it trains: exit code 1 and one line.
 #include "tests/e2e/cli/program.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace sgactor::tests {
 namespace {
 
 std::string plugin(const std::string& name) {
-  return std::string(SGA_TEST_PLUGIN_DIR) + "/sga_test_plugin_" + name + ".so";
+  return fmt::format("{}/sga_test_plugin_{}.so", SGA_TEST_PLUGIN_DIR, name);
 }
 
 class BadPlugin : public ProgramTest {
