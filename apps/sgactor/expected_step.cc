@@ -15,6 +15,22 @@ bool measures(const graph::Profile& profile, const graph::Plan& plan) {
   });
 }
 
+// Of a CPU that nobody has measured. The slowest that is worth training on has a tenth, which
+// ProgressWatch allows for.
+constexpr double kCpuFlopsPerS = 20e9;
+
+/// By its FLOPs alone.
+double seconds_on_cpu(const graph::Plan& plan, const graph::RankProgram& program) {
+  double flops = 0;
+  for (const graph::Launch& launch : program.launches) {
+    if (launch.kind != graph::LaunchKind::kSubgraph) continue;
+    const bool once = launch.phase == graph::Phase::kUpdate;
+    flops += plan.subgraphs[static_cast<size_t>(launch.subgraph)].flops *
+             (once ? 1 : program.num_micro_batches);
+  }
+  return flops / kCpuFlopsPerS;
+}
+
 }  // namespace
 
 double expected_step_ms(const JobSpec& job, const graph::Plan& plan, const std::string& devices,
@@ -25,10 +41,16 @@ double expected_step_ms(const JobSpec& job, const graph::Plan& plan, const std::
   if (!profile.ok() || !cluster.ok()) return 0;
   const graph::Profile* times_of = profile->profile.get();
   if (times_of != nullptr && !measures(*times_of, plan)) times_of = nullptr;
-  if (times_of == nullptr && cluster->cluster == nullptr && !devices.starts_with("cuda")) return 0;
+  const bool modelled =
+      times_of != nullptr || cluster->cluster != nullptr || devices.starts_with("cuda");
+  if (!modelled && !devices.starts_with("cpu")) return 0;
   const graph::LaunchTimes times(plan, times_of, cluster->cluster.get());
   double step_s = 0;
   for (const graph::RankProgram& program : plan.programs) {
+    if (!modelled) {
+      step_s = std::max(step_s, seconds_on_cpu(plan, program));
+      continue;
+    }
     std::vector<double> launch_s;
     for (const graph::Launch& launch : program.launches) {
       launch_s.push_back(times.seconds(program, launch));

@@ -42,8 +42,19 @@ class ExpectedStep : public testing::Test {
 
 TEST_F(ExpectedStep, IsNotKnownWhereNothingMeasuresTheDevice) {
   const graph::Plan plan = tiny_plan(1);
-  EXPECT_EQ(expected_step_ms(job_, plan, "cpu", 1), 0) << "the model is of a GPU";
+  EXPECT_EQ(expected_step_ms(job_, plan, "reference", 1), 0) << "the model is of a GPU";
   EXPECT_GT(expected_step_ms(job_, plan, "cuda:all", 1), 0);
+}
+
+TEST_F(ExpectedStep, OfACpuIsByFlops) {
+  const graph::Plan plan = tiny_plan(1);
+  double flops = 0;
+  for (const graph::Launch& launch : plan.programs[0].launches) {
+    if (launch.kind != graph::LaunchKind::kSubgraph) continue;
+    flops += plan.subgraphs[static_cast<size_t>(launch.subgraph)].flops;
+  }
+  ASSERT_GT(flops, 0);
+  EXPECT_NEAR(expected_step_ms(job_, plan, "cpu:2", 1), flops / 20e6, 1e-6);
 }
 
 TEST_F(ExpectedStep, FollowsTheProfile) {
@@ -64,7 +75,9 @@ TEST_F(ExpectedStep, AProfileOfAnotherModelSaysNothing) {
   graph::Plan other = tiny_plan(1);
   for (graph::Subgraph& s : other.subgraphs) s.structure_hash ^= 1;
   write(other, 4'000'000);
-  EXPECT_EQ(expected_step_ms(job_, tiny_plan(1), "cpu", 1), 0);
+  JobSpec without;
+  EXPECT_EQ(expected_step_ms(job_, tiny_plan(1), "cpu", 1),
+            expected_step_ms(without, tiny_plan(1), "cpu", 1));
 }
 
 }  // namespace
