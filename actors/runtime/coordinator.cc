@@ -190,6 +190,7 @@ void write_journal(Self self, CommitRecord record, int64_t fence) {
   CoordinatorState& s = self->state;
   s.journal_busy = true;
   const int64_t step = record.step;
+  if (fence == 0) s.host->shared->computes = false;  // all wait for a disk
   if (s.host->replicas) record.loss_bits = loss_bits_of(s, step);
   s.host->services.journal->submit(
       [journal = s.host->journal, record = std::move(record)] { return journal->append(record); },
@@ -365,6 +366,7 @@ void on_journal_written(Self self, const JournalWritten& msg) {
   const auto span = s.probe.handle(self, "journal_written", msg.step);
   s.journal_busy = false;
   if (!msg.status.ok()) return end_run(self, msg.status);
+  if (msg.fence == 0) s.host->shared->computes = true;
   if (s.host->on_journalled) s.host->on_journalled(msg.step, msg.fence);
   if (msg.fence == 0) {
     if (Status st = s.commits.on_durable(msg.step); !st.ok()) return end_run(self, st);

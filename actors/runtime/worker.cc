@@ -64,7 +64,6 @@ struct WorkerState {
   std::vector<RankRun> ranks;
   int64_t generation = 1;
   bool told_of_mirror = false;
-  std::optional<Recheck> recheck;  // the newest
   Probe probe;
 
   RankRun* find(int32_t r) {
@@ -389,7 +388,6 @@ void check_again(Self self, const Recheck& msg) {
 void on_recheck(Self self, const Recheck& msg) {
   WorkerState& s = self->state;
   const auto span = s.probe.handle(self, "recheck", msg.step);
-  s.recheck = msg;
   check_again(self, msg);
 }
 
@@ -488,7 +486,6 @@ void on_resume(Self self, const Resume& msg) {
     if (rank.enqueued) self->send(s.coordinator, *rank.enqueued);
     if (rank.validated) self->send(s.coordinator, *rank.validated);
   }
-  if (s.recheck && s.recheck->step > msg.committed) check_again(self, *s.recheck);
 }
 
 void next_validation_batch(Self self, ProgramRun& run, const Probe::Span& span) {

@@ -27,11 +27,16 @@ void Cluster::resize(int64_t workers) {
   auto node = nodes_.begin();
   for (auto n = static_cast<int64_t>(workers_.size() + starting_.size());
        n < workers && !nodes_.empty(); ++n) {
-    if (node == nodes_.end()) node = nodes_.begin();
-    const std::string device = free_device(node->first);
-    places_.push_back({node->first, device});
-    if (!device.empty()) start_worker_at(static_cast<int32_t>(places_.size()) - 1);
-    ++node;
+    // Where nothing is left on a node the next one is asked.
+    for (size_t tried = 0; tried < nodes_.size(); ++tried) {
+      if (node == nodes_.end()) node = nodes_.begin();
+      const wire::PeerId at = (node++)->first;
+      const std::string device = draining_.contains(at) ? "" : free_device(at);
+      if (device.empty()) continue;
+      places_.push_back({at, device});
+      start_worker_at(static_cast<int32_t>(places_.size()) - 1);
+      break;
+    }
   }
 }
 
