@@ -218,10 +218,15 @@ class Run:
         self.faults.append((kind, time.time(), pid))
         return True
 
+    def has_begun(self):
+        """A step is done: an actor that fails before that ends the run, as it would fail again."""
+        file = self.run_dir / "metrics.jsonl"
+        return file.exists() and file.stat().st_size > 0
+
     def wait(self, count, kinds):
         """Strikes until the run ends. Returns what went wrong."""
         deadline = time.monotonic() + self.args.limit
-        while self.process.poll() is None and not self.workers(True):
+        while self.process.poll() is None and not (self.workers(True) and self.has_begun()):
             if time.monotonic() > deadline:
                 return ["hang: it did not begin"]
             pause(0.01)
