@@ -118,13 +118,12 @@ struct RunShared {
     return executions ? executions->reexecuted(rank) : 0;
   }
 
-  /// Fault injection. Set: the next actor that handles a message throws, once.
-  std::atomic<bool> throw_in_actor{false};
+  /// Fault injection: strikes the actor that handles a message.
+  MessageTrap trap;
   /// Fault injection. Set: the next subgraph's actor whose turn comes does not return from it,
   /// until the flag is cleared and its waiters are told.
   std::atomic<bool> stall_in_actor{false};
   std::atomic<bool> stalled{false};  ///< one does so
-  MessageTrap trap;                  ///< fault injection: at a message
   /// Files that checkpoint writers use; null: the machine's. Set before the actors are spawned.
   std::shared_ptr<transport::FileSystem> files;
 };

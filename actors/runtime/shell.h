@@ -116,10 +116,6 @@ class Probe {
   [[nodiscard]] Span handle(const caf::local_actor* self, std::string_view name, int64_t step,
                             int32_t micro_batch = 0) {
     record_->note(name.data(), step, micro_batch);
-    if (shared_->throw_in_actor.load(std::memory_order_relaxed) &&
-        shared_->throw_in_actor.exchange(false)) {
-      throw std::runtime_error("injected");
-    }
     if (const auto action = shared_->trap.take(step)) spring(*action);
     return {*this, self, name, step, micro_batch};
   }

@@ -372,8 +372,10 @@ void on_checked(Self self, const GradientChecked& msg) {
   finish_step(self, *rank, run, span, msg.step);
 }
 
-void check_again(Self self, const Recheck& msg) {
+/// What was heard goes to the umpire, who executes again.
+void on_recheck(Self self, const Recheck& msg) {
   WorkerState& s = self->state;
+  const auto span = s.probe.handle(self, "recheck", msg.step);
   const RankRun* of = s.find(msg.of);
   if (of != nullptr && msg.of != msg.rank && of->host.check && of->host.check->exchanges() &&
       of->checking == msg.step) {
@@ -383,12 +385,6 @@ void check_again(Self self, const Recheck& msg) {
   const RankRun* rank = s.find(msg.rank);
   if (rank == nullptr || !rank->host.check || rank->voted != msg.step) return;
   check_posts(self, *rank, msg.of, msg.step, true);
-}
-
-void on_recheck(Self self, const Recheck& msg) {
-  WorkerState& s = self->state;
-  const auto span = s.probe.handle(self, "recheck", msg.step);
-  check_again(self, msg);
 }
 
 void on_inputs_kept(Self self, const InputsKept& msg) {

@@ -47,12 +47,12 @@ struct ChaosFault {
   std::string phase;
   bool of_spare = false;  ///< with a phase: strikes the worker that takes over
 };
-/// Strikes where its worker handles a message, not when somebody sees that it is time.
-[[nodiscard]] inline bool is_trap(const ChaosFault& fault) {
-  return fault.at_message > 0 && fault.kind < ChaosFault::Kind::kDropFrame;
-}
 [[nodiscard]] inline bool is_of_link(ChaosFault::Kind kind) {
   return kind >= ChaosFault::Kind::kDropFrame && kind <= ChaosFault::Kind::kPartition;
+}
+/// Strikes where its worker handles a message, not when somebody sees that it is time.
+[[nodiscard]] inline bool is_trap(const ChaosFault& fault) {
+  return fault.at_message > 0 && !is_of_link(fault.kind);
 }
 std::string_view to_string(ChaosFault::Kind kind);
 

@@ -128,7 +128,7 @@ Status inject(const InjectedFault& fault, actors::RunShared& shared, FaultyFiles
               transport::LinkFaults& links) {
   if (strike_link(fault, links) || set_trap(fault, shared.trap)) return {};
   if (fault.kind == "kill_actor") {
-    shared.throw_in_actor.store(true);
+    shared.trap.arm(actors::MessageTrap::Action::kThrow);
   } else if (fault.kind == "stall_worker") {
     shared.stall_in_actor.store(true);
   } else if (fault.kind == "disk_full") {

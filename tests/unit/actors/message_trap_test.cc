@@ -28,13 +28,32 @@ TEST(MessageTrap, StrikesLaterWhereTheStepHasFewer) {
   EXPECT_EQ(trap.take(7), Action::kThrow);
 }
 
-TEST(MessageTrap, HoldsWhatWasArmedLast) {
+TEST(MessageTrap, StrikesAtTheNextMessageIfNoneIsNamed) {
+  for (const int64_t step : {-1, 0, 1, 7}) {
+    MessageTrap trap;
+    trap.arm(Action::kThrow);
+    EXPECT_EQ(trap.take(step), Action::kThrow);
+    EXPECT_EQ(trap.take(step), std::nullopt);
+  }
+}
+
+TEST(MessageTrap, HoldsAllThatAreArmed) {
   MessageTrap trap;
-  trap.arm(Action::kThrow, 5, 1);
   trap.arm(Action::kStop, 8, 2);
-  EXPECT_EQ(trap.take(5), std::nullopt);
+  trap.arm(Action::kThrow, 5, 1);
+  trap.arm(Action::kKill, 5, 2);
+  EXPECT_EQ(trap.take(5), Action::kThrow);
+  EXPECT_EQ(trap.take(5), Action::kKill);
   EXPECT_EQ(trap.take(8), std::nullopt);
   EXPECT_EQ(trap.take(8), Action::kStop);
+}
+
+TEST(MessageTrap, TwoOfOneMessageStrikeOneAfterTheOther) {
+  MessageTrap trap;
+  trap.arm(Action::kThrow, 5, 1);
+  trap.arm(Action::kStall, 5, 1);
+  EXPECT_EQ(trap.take(5), Action::kThrow);
+  EXPECT_EQ(trap.take(5), Action::kStall);
 }
 
 }  // namespace
