@@ -1,6 +1,7 @@
 #include "actors/runtime/channel.h"
 
 #include "actors/runtime/channel_operations.h"
+#include "actors/runtime/open_operations.h"
 #include "actors/runtime/staged_channel.h"
 #include "graph/base/hash.h"
 
@@ -10,10 +11,8 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,19 +35,13 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
   void start(graph::LaunchId launch, int64_t step, int32_t micro_batch,
              std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
              uint64_t token, kernels::CompletionSink& sink) override;
-  void drain(uint64_t token, kernels::CompletionSink& sink) override;
+  void drain(uint64_t token, kernels::CompletionSink& sink) override { open_.drain(token, sink); }
   void set_generation(int64_t generation) override {
     generation_.store(static_cast<transport::Generation>(generation));
   }
   void abort(const Status& why) override { collectives_.abort(generation_.load(), why); }
-  bool idle() override {
-    const std::lock_guard lock(mutex_);
-    return num_open_ == 0 && num_telling_ == 0;
-  }
-  void wait() override {
-    std::unique_lock lock(mutex_);
-    idle_.wait(lock, [this] { return num_open_ == 0 && num_telling_ == 0; });
-  }
+  bool idle() override { return open_.idle(); }
+  void wait() override { open_.wait(); }
   void list(std::vector<ChannelOperation>& out) const override;
 
  private:
@@ -72,10 +65,6 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
     std::vector<std::byte*> inputs, outputs;
     std::vector<std::vector<uint64_t>> gathered;  // by pair, of hashes
   };
-  struct Drain {
-    uint64_t token = 0;
-    kernels::CompletionSink* sink = nullptr;
-  };
   /// How many that are done are remembered.
   static constexpr size_t kRemembered = 64;
 
@@ -96,21 +85,18 @@ class CollectiveChannel final : public Channel, private kernels::CompletionSink 
   const std::vector<ChannelOperation> described_;  // index: launch
   std::atomic<transport::Generation> generation_{1};
   mutable std::mutex mutex_;
-  std::condition_variable idle_;
   Name last_;                              // started
   std::array<Name, kRemembered> ended_{};  // those that were done last, a ring
   size_t num_ended_ = 0;
   std::deque<Flight> flights_;
   std::vector<size_t> free_;
-  int64_t num_open_ = 0;
-  int64_t num_telling_ = 0;
-  Status failure_;
-  std::optional<Drain> drain_;
+  OpenOperations open_;
 };
 
 CollectiveChannel::Flight& CollectiveChannel::open(const Operation& operation, const Name& name,
                                                    uint64_t token, kernels::CompletionSink& sink,
                                                    size_t* index) {
+  open_.open();
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
     free_.push_back(flights_.size());
@@ -129,7 +115,6 @@ CollectiveChannel::Flight& CollectiveChannel::open(const Operation& operation, c
   flight.num_left = operation.pairs.size();
   flight.failure = {};
   flight.start_ns = now_ns();
-  ++num_open_;
   return flight;
 }
 
@@ -213,22 +198,13 @@ void CollectiveChannel::finish_hashes(Flight& flight) {
 }
 
 void CollectiveChannel::close(size_t index, const Status& failure) {
-  std::optional<Drain> drained;
-  Status first;
   {
     const std::lock_guard lock(mutex_);
     flights_[index].is_open = false;
     if (failure.ok()) ended_[num_ended_++ % kRemembered] = flights_[index].name;
     free_.push_back(index);
-    if (failure_.ok()) failure_ = failure;
-    first = failure_;
-    if (--num_open_ == 0) drained = std::exchange(drain_, std::nullopt);
-    ++num_telling_;  // wait() must not return while a sink is used
   }
-  if (drained) drained->sink->on_complete(drained->token, first, {});
-  const std::lock_guard lock(mutex_);
-  --num_telling_;
-  if (num_open_ == 0 && num_telling_ == 0) idle_.notify_all();
+  open_.close(failure);
 }
 
 ChannelOperation CollectiveChannel::describe(const Name& name) const {
@@ -251,19 +227,6 @@ void CollectiveChannel::list(std::vector<ChannelOperation>& out) const {
     out.push_back(describe(ended_[i]));
     out.back().done = true;
   }
-}
-
-void CollectiveChannel::drain(uint64_t token, kernels::CompletionSink& sink) {
-  Status first;
-  {
-    const std::lock_guard lock(mutex_);
-    if (num_open_ > 0) {
-      drain_ = Drain{token, &sink};
-      return;
-    }
-    first = failure_;
-  }
-  sink.on_complete(token, first, {});
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
 #include "actors/runtime/staged_channel.h"
 
 #include "actors/runtime/channel_operations.h"
+#include "actors/runtime/open_operations.h"
 #include "actors/runtime/services.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 namespace sgactor::actors {
@@ -28,16 +27,10 @@ class StagedChannel final : public Channel, private kernels::CompletionSink {
   void start(graph::LaunchId launch, int64_t step, int32_t micro_batch,
              std::span<std::byte* const> inputs, std::span<std::byte* const> outputs,
              uint64_t token, kernels::CompletionSink& sink) override;
-  void drain(uint64_t token, kernels::CompletionSink& sink) override;
-  bool idle() override {
-    const std::lock_guard lock(mutex_);
-    return num_open_ == 0 && num_telling_ == 0 && inner_->idle();
-  }
+  void drain(uint64_t token, kernels::CompletionSink& sink) override { open_.drain(token, sink); }
+  bool idle() override { return open_.idle() && inner_->idle(); }
   void wait() override {
-    {
-      std::unique_lock lock(mutex_);
-      idle_.wait(lock, [this] { return num_open_ == 0 && num_telling_ == 0; });
-    }
+    open_.wait();
     inner_->wait();
   }
   bool put_below(const Layer& layer) override {
@@ -80,10 +73,6 @@ class StagedChannel final : public Channel, private kernels::CompletionSink {
     std::vector<std::byte*> input_places, output_places;  // in them
     kernels::LaunchTiming timing;
   };
-  struct Drain {
-    uint64_t token = 0;
-    kernels::CompletionSink* sink = nullptr;
-  };
 
   Flight& open(size_t* index);
   Status copy_in(Flight& flight);
@@ -95,18 +84,15 @@ class StagedChannel final : public Channel, private kernels::CompletionSink {
   kernels::Backend& backend_;
   const std::vector<Operation> operations_;  // index: launch
   std::mutex mutex_;
-  std::condition_variable idle_;
   std::deque<Flight> flights_;
   std::vector<size_t> free_;
-  int64_t num_open_ = 0;
-  int64_t num_telling_ = 0;  // wait() must not return while a sink is used
-  Status failure_;
-  std::optional<Drain> drain_;
+  OpenOperations open_;
   std::unique_ptr<Channel> inner_;
   std::unique_ptr<BlockingService> copier_;  // last: its work uses all else
 };
 
 StagedChannel::Flight& StagedChannel::open(size_t* index) {
+  open_.open();
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
     free_.push_back(flights_.size());
@@ -114,7 +100,6 @@ StagedChannel::Flight& StagedChannel::open(size_t* index) {
   }
   *index = free_.back();
   free_.pop_back();
-  ++num_open_;
   return flights_[*index];
 }
 
@@ -187,35 +172,13 @@ void StagedChannel::finish(size_t index, const Status& status) {
   {
     const std::lock_guard lock(mutex_);
     flight = &flights_[index];
-    if (failure_.ok()) failure_ = status;
-    ++num_telling_;
   }
   flight->sink->on_complete(flight->token, status, flight->timing);
-  std::optional<Drain> drained;
-  Status first;
   {
     const std::lock_guard lock(mutex_);
     free_.push_back(index);
-    first = failure_;
-    if (--num_open_ == 0) drained = std::exchange(drain_, std::nullopt);
   }
-  if (drained) drained->sink->on_complete(drained->token, first, {});
-  const std::lock_guard lock(mutex_);
-  --num_telling_;
-  if (num_open_ == 0 && num_telling_ == 0) idle_.notify_all();
-}
-
-void StagedChannel::drain(uint64_t token, kernels::CompletionSink& sink) {
-  Status first;
-  {
-    const std::lock_guard lock(mutex_);
-    if (num_open_ > 0) {
-      drain_ = Drain{token, &sink};
-      return;
-    }
-    first = failure_;
-  }
-  sink.on_complete(token, first, {});
+  open_.close(status);
 }
 
 }  // namespace

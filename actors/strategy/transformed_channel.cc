@@ -1,5 +1,6 @@
 #include "actors/strategy/transformed_channel.h"
 
+#include "actors/runtime/open_operations.h"
 #include "actors/runtime/services.h"
 #include "actors/strategy/blocking_group.h"
 #include "actors/strategy/host_tensor.h"
@@ -9,9 +10,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <optional>
 #include <utility>
 
 namespace sgactor::actors {
@@ -60,15 +58,9 @@ class TransformedChannel final : public Channel {
   void abort(const Status& why) override {
     inner_->abort(why);  // ends the transform's collectives too: they are of the same generation
   }
-  bool idle() override {
-    const std::lock_guard lock(mutex_);
-    return num_open_ == 0 && num_telling_ == 0 && inner_->idle();
-  }
+  bool idle() override { return open_.idle() && inner_->idle(); }
   void wait() override {
-    {
-      std::unique_lock lock(mutex_);
-      idle_.wait(lock, [this] { return num_open_ == 0 && num_telling_ == 0; });
-    }
+    open_.wait();
     inner_->wait();
   }
   void list(std::vector<ChannelOperation>& out) const override { inner_->list(out); }
@@ -76,6 +68,13 @@ class TransformedChannel final : public Channel {
  private:
   Status run(Prepared& prepared, const Started& started);
   void finish(const Started& started, const Status& status);
+  /// Behind the transform's operations comes the drain of all others.
+  auto drain_inner() {
+    return [this](const Status& first, uint64_t token, kernels::CompletionSink& sink) {
+      if (first.ok()) return inner_->drain(token, sink);
+      sink.on_complete(token, first, {});
+    };
+  }
 
   kernels::Backend& backend_;
   const int32_t rank_;
@@ -85,16 +84,7 @@ class TransformedChannel final : public Channel {
   std::unique_ptr<ChannelTransform> transform_;
   BlockingGroup group_;
   std::atomic<transport::Generation> generation_{1};
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  int64_t num_open_ = 0;
-  int64_t num_telling_ = 0;
-  Status failure_;
-  struct Drain {
-    uint64_t token = 0;
-    kernels::CompletionSink* sink = nullptr;
-  };
-  std::optional<Drain> drain_;
+  OpenOperations open_;
   std::unique_ptr<BlockingService> thread_;  // last: joined before what it uses goes
 };
 
@@ -139,10 +129,7 @@ void TransformedChannel::start(graph::LaunchId launch, int64_t step, int32_t mic
                   &sink,
                   now_ns(),
                   generation_.load()};
-  {
-    const std::lock_guard lock(mutex_);
-    ++num_open_;
-  }
+  open_.open();
   thread_->submit([this, found, started] { return run(*found, started); },
                   [this, started](const Status& status) { finish(started, status); });
 }
@@ -176,34 +163,11 @@ void TransformedChannel::finish(const Started& started, const Status& status) {
   const Status failure =
       status.with_context(fmt::format("rank {}: {}", rank_, started.what->operation.name));
   started.sink->on_complete(started.token, failure, {started.start_ns, now_ns()});
-  std::optional<Drain> drained;
-  Status first;
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_.ok()) failure_ = failure;
-    first = failure_;
-    if (--num_open_ == 0) drained = std::exchange(drain_, std::nullopt);
-    ++num_telling_;  // wait() must not return while a sink is used
-  }
-  if (drained && first.ok()) inner_->drain(drained->token, *drained->sink);
-  if (drained && !first.ok()) drained->sink->on_complete(drained->token, first, {});
-  const std::lock_guard lock(mutex_);
-  --num_telling_;
-  if (num_open_ == 0 && num_telling_ == 0) idle_.notify_all();
+  open_.close(failure, drain_inner());
 }
 
 void TransformedChannel::drain(uint64_t token, kernels::CompletionSink& sink) {
-  Status first;
-  {
-    const std::lock_guard lock(mutex_);
-    if (num_open_ > 0) {
-      drain_ = Drain{token, &sink};
-      return;
-    }
-    first = failure_;
-  }
-  if (first.ok()) return inner_->drain(token, sink);
-  sink.on_complete(token, first, {});
+  open_.drain(token, sink, drain_inner());
 }
 
 }  // namespace
