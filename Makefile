@@ -8,7 +8,7 @@ DEMO_RUN ?= runs/demo
 .PHONY: help deps configure build demo test bench bench-meshes lint fuzz soak clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 deps:  ## install missing Debian packages
 	@cmake/install_deps.sh
