@@ -82,16 +82,29 @@ double CostModel::subgraph_seconds(const Subgraph& body) const {
                                      static_cast<double>(body.bytes_moved) / device_.bytes_per_s);
 }
 
-double CostModel::communication_seconds(const RankProgram& program, const Launch& launch) const {
-  const auto g = static_cast<size_t>(launch.communication.group);
-  const LinkSpec& link = links_[g];
-  const auto bytes = static_cast<double>(communication_bytes(program, launch));
-  if (launch.kind == LaunchKind::kSend || launch.kind == LaunchKind::kRecv) {
+double CostModel::seconds_in(size_t group, LaunchKind kind, int64_t moved) const {
+  const LinkSpec& link = links_[group];
+  const auto bytes = static_cast<double>(moved);
+  if (kind == LaunchKind::kSend || kind == LaunchKind::kRecv) {
     return device_.launch_s + link.latency_s + bytes / link.bytes_per_s;
   }
-  const double n = num_members(plan_, plan_.groups[g]);
+  const double n = num_members(plan_, plan_.groups[group]);
   const double once = link.latency_s * (n - 1) + bytes * (n - 1) / n / link.bytes_per_s;
-  return device_.launch_s + (launch.kind == LaunchKind::kAllReduce ? 2 * once : once);
+  return device_.launch_s + (kind == LaunchKind::kAllReduce ? 2 * once : once);
+}
+
+double CostModel::communication_seconds(const RankProgram& program, const Launch& launch) const {
+  return seconds_in(static_cast<size_t>(launch.communication.group), launch.kind,
+                    communication_bytes(program, launch));
+}
+
+double CostModel::communication_seconds(LaunchKind kind, int64_t bytes, int32_t members) const {
+  double slowest = 0;
+  for (size_t g = 0; g < plan_.groups.size(); ++g) {
+    if (num_members(plan_, plan_.groups[g]) == members)
+      slowest = std::max(slowest, seconds_in(g, kind, bytes));
+  }
+  return slowest;
 }
 
 }  // namespace sgactor::graph

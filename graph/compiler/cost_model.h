@@ -26,8 +26,12 @@ class CostModel {
   /// members. Pre: the launch communicates.
   [[nodiscard]] double communication_seconds(const RankProgram& program,
                                              const Launch& launch) const;
+  /// The same of any operation of that kind and size in a group of so many members, the slowest of
+  /// the plan's; 0 if it has none.
+  [[nodiscard]] double communication_seconds(LaunchKind kind, int64_t bytes, int32_t members) const;
 
  private:
+  [[nodiscard]] double seconds_in(size_t group, LaunchKind kind, int64_t bytes) const;
   void place_groups(const ClusterSpec& cluster);
 
   const Plan& plan_;

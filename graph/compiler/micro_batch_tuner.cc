@@ -84,7 +84,11 @@ int64_t MicroBatchTuner::between() const {
     return inside.empty() ? 0 : inside[inside.size() / 2];
   };
   const int64_t up = high > 0 ? middle(best_, high) : 0;
-  return up > 0 ? up : low > 0 ? middle(low, best_) : 0;
+  const int64_t down = low > 0 ? middle(low, best_) : 0;
+  // The second look goes to the side where the first was not.
+  const bool down_first = between_tries_ > 1 && tried_.back() > best_;
+  if (down_first) return down > 0 ? down : up;
+  return up > 0 ? up : down;
 }
 
 int64_t MicroBatchTuner::next_size(bool gained) {

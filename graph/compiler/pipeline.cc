@@ -278,6 +278,18 @@ void note_slices(Work& w) {
   }
 }
 
+/// Lets sums over dp add in an order of their own.
+void relax_sums(Plan& plan) {
+  for (RankProgram& program : plan.programs) {
+    for (Launch& l : program.launches) {
+      if (l.kind != LaunchKind::kAllReduce && l.kind != LaunchKind::kReduceScatter) continue;
+      Communication& c = l.communication;
+      const bool over_dp = plan.groups[static_cast<size_t>(c.group)].axis == MeshAxis::kDp;
+      if (over_dp && c.reduction == Reduction::kSum) c.exact = false;
+    }
+  }
+}
+
 /// What a micro-batch costs each stage, a line each.
 std::vector<std::string> explain_stages(const Plan& plan, const std::vector<double>& cost,
                                         bool measured) {
@@ -313,6 +325,7 @@ Status run_split_stages(Work& w) {
     w.details = explain_stages(w.result.plan, options.subgraph_cost, w.options.profile != nullptr);
   }
   place_ranks(w.result.plan, mesh);
+  if (!w.options.exact_sums && w.options.storage != StorageModel::kHash) relax_sums(w.result.plan);
   note_slices(w);
   w.result.plan.zero_stage = w.dp.shards_state() ? w.dp.zero_stage : 0;
   w.note = fmt::format("{} program{} for {} logical ranks", w.result.plan.programs.size(),
@@ -369,9 +382,25 @@ Status run_plan_memory(Work& w) {
   return {};
 }
 
+/// What takes a program's memory.
+MemoryStats parts_of(const RankProgram& program) {
+  MemoryStats m;
+  m.planned_bytes = program.arena_bytes;
+  int64_t persistent = 0;
+  for (const Buffer& b : program.buffers) {
+    if (b.kind == BufferKind::kParameter) m.parameter_bytes += b.bytes;
+    if (b.kind == BufferKind::kMoment) m.moment_bytes += b.bytes;
+    if (b.kind == BufferKind::kAccumulator) m.accumulator_bytes += b.bytes;
+    if (is_persistent(b.kind)) persistent += round_up(b.bytes, kAlignBytes) * b.num_slots;
+  }
+  m.activation_peak_bytes = program.arena_bytes - persistent;
+  return m;
+}
+
 /// Needs the plan's memory to keep a budget, so the passes behind it run on trial. Of the program
-/// that takes most.
-Result<MemoryStats> measure_memory(const Work& w, const Graph& training) {
+/// that takes most; notes which one by its bytes.
+Result<MemoryStats> measure_memory(const Work& w, const Graph& training,
+                                   std::map<int64_t, size_t>& largest) {
   Work trial = w;
   trial.training = training;
   trial.explains = false;
@@ -379,10 +408,12 @@ Result<MemoryStats> measure_memory(const Work& w, const Graph& training) {
   SGA_TRY(run_split_stages(trial));
   SGA_TRY(run_schedule_collectives(trial));
   SGA_TRY(run_plan_memory(trial));
-  MemoryStats stats = trial.result.plan.memory;
-  for (const RankProgram& program : trial.result.plan.programs)
-    stats.planned_bytes = std::max(stats.planned_bytes, program.arena_bytes);
-  return stats;
+  const std::vector<RankProgram>& programs = trial.result.plan.programs;
+  const auto most =
+      std::max_element(programs.begin(), programs.end(),
+                       [](const auto& a, const auto& b) { return a.arena_bytes < b.arena_bytes; });
+  largest[most->arena_bytes] = static_cast<size_t>(most - programs.begin());
+  return parts_of(*most);
 }
 
 Status run_plan_recompute(Work& w) {
@@ -392,10 +423,19 @@ Status run_plan_recompute(Work& w) {
     return {};
   }
   RecomputeReport report;
-  SGA_ASSIGN(w.training,
-             plan_recompute(
-                 w.training, w.options.recompute,
-                 [&](const Graph& training) { return measure_memory(w, training); }, &report));
+  std::map<int64_t, size_t> largest;  // programs, by the bytes of their arenas
+  Result<Graph> planned = plan_recompute(
+      w.training, w.options.recompute,
+      [&](const Graph& training) { return measure_memory(w, training, largest); }, &report);
+  if (!planned.ok()) {
+    const Status& s = planned.status();
+    if (w.options.mesh.pp == 1 || report.least_bytes == 0) return s;
+    return {s.code(), s.scope(),
+            fmt::format("{}; of pipeline stage {}, the largest of {}", s.message(),
+                        largest[report.least_bytes], w.options.mesh.pp),
+            s.origin()};
+  }
+  w.training = std::move(*planned);
   w.note =
       fmt::format("{}: {} ops computed again, {:.1f} % of the forward pass; saved {} of {}",
                   to_string(w.options.recompute.mode), report.num_recomputed,

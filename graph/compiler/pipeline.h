@@ -25,6 +25,10 @@ struct CompileOptions {
   StorageModel storage = StorageModel::kNative;
   MeshShape mesh;          ///< of logical ranks: dp is the number of logical data-parallel ranks
   int32_t zero_stage = 0;  ///< 0 to 3 (data_parallel.h)
+  /// Sums over dp by the fixed tree (Communication::exact); false: in the order of a ring of the
+  /// ranks, which is less to send. The same bits in every run either way, not the same as each
+  /// other's. Sums of hashes (StorageModel::kHash) are exact in any case.
+  bool exact_sums = true;
   PipelineSchedule pipeline = PipelineSchedule::k1F1B;
   int32_t chunks_per_stage = 1;  ///< kInterleaved: pieces of the model a pipeline stage holds
   /// Of a strategy, for apply_sharding: they come before the Llama family's table.

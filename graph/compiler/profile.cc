@@ -181,8 +181,11 @@ Profile::Collective collective_key(const Plan& plan, const RankProgram& program,
 LaunchTimes::LaunchTimes(const Plan& plan, const Profile* profile, const ClusterSpec* cluster)
     : plan_(plan), profile_(profile), model_(plan, cluster) {
   time_subgraphs();
-  fit_lines();
-  time_communication();
+  if (profile_ != nullptr) {
+    fit_lines();
+    scale_communication();
+  }
+  count_communication();
 }
 
 void LaunchTimes::time_subgraphs() {
@@ -205,29 +208,38 @@ void LaunchTimes::time_subgraphs() {
   }
 }
 
-void LaunchTimes::time_communication() {
+void LaunchTimes::count_communication() {
   std::set<Profile::Collective> seen;
-  Scale scale;
   for (const RankProgram& program : plan_.programs) {
     for (const Launch& l : program.launches) {
       if (l.kind == LaunchKind::kSubgraph) continue;
       const Profile::Collective key = collective_key(plan_, program, l);
       if (!seen.insert(key).second) continue;
       ++num_communications_;
-      if (profile_ == nullptr) continue;
-      const auto found = profile_->collectives.find(key);
-      if (found == profile_->collectives.end()) continue;
-      ++num_measured_communications_;
-      scale.add(seconds_of(found->second), model_.communication_seconds(program, l));
+      if (profile_ != nullptr && profile_->collectives.contains(key))
+        ++num_measured_communications_;
     }
   }
-  communication_scale_ = scale.value();
+}
+
+/// Of the profile's own sizes: the plan that it was recorded with may have cut its buckets
+/// otherwise, and its times say of these what they say of those.
+void LaunchTimes::scale_communication() {
+  std::map<std::pair<LaunchKind, int32_t>, Scale> by_kind;
+  Scale all;
+  for (const auto& [key, time] : profile_->collectives) {
+    const double model = model_.communication_seconds(key.kind, key.bytes, key.members);
+    if (model <= 0) continue;
+    by_kind[{key.kind, key.members}].add(seconds_of(time), model);
+    all.add(seconds_of(time), model);
+  }
+  for (const auto& [kind, scale] : by_kind) scales_[kind] = scale.value();
+  communication_scale_ = all.value();
 }
 
 /// Least squares of relative errors, so that small operations, which show the fixed part, count as
 /// much as large ones. Neither part is below 0.
 void LaunchTimes::fit_lines() {
-  if (profile_ == nullptr) return;
   struct Sums {
     int64_t count = 0;
     double w = 0, x = 0, xx = 0, y = 0, xy = 0;  // weighted by 1 / y^2
@@ -264,6 +276,9 @@ double LaunchTimes::seconds(const RankProgram& program, const Launch& launch) co
     const auto line = lines_.find({key.kind, key.members});
     if (line != lines_.end())
       return line->second.fixed_s + static_cast<double>(key.bytes) * line->second.byte_s;
+    const auto scale = scales_.find({key.kind, key.members});
+    if (scale != scales_.end())
+      return scale->second * model_.communication_seconds(program, launch);
   }
   return communication_scale_ * model_.communication_seconds(program, launch);
 }

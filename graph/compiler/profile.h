@@ -46,10 +46,12 @@ Profile::Collective collective_key(const Plan& plan, const RankProgram& program,
                                    const Launch& launch);
 
 /// Seconds of a plan's launches: measured where a profile knows them, by the cost model elsewhere.
-/// Where some of a kind (subgraphs, communication) are measured, the model is scaled so that its
-/// sum over those is the measured one: the two can be compared. Where two or more sizes of one kind
-/// of communication are measured between as many members, others of it take what a line through
-/// those says: a time of its own and a time a byte. Borrows plan and profile.
+/// Where some subgraphs are measured, the model is scaled so that its sum over those is the
+/// measured one: the two can be compared. So it is for communication, over what the profile has
+/// measured, whether or not the plan does it: for each kind and number of members, where one size
+/// of it is measured, and over all that is for kinds without any. Where two or more sizes are
+/// measured, others of the kind take what a line through those says: a time of its own and a time a
+/// byte. Borrows plan and profile.
 class LaunchTimes {
  public:
   /// `profile` and `cluster` may be null: the model alone, of CostModel's default machine.
@@ -72,15 +74,17 @@ class LaunchTimes {
   };
 
   void time_subgraphs();
-  void time_communication();
+  void count_communication();
+  void scale_communication();
   void fit_lines();
 
   const Plan& plan_;
   const Profile* profile_;
   CostModel model_;
   std::vector<double> subgraphs_;
-  std::map<std::pair<LaunchKind, int32_t>, Line> lines_;  // by kind and members
-  double communication_scale_ = 1;
+  std::map<std::pair<LaunchKind, int32_t>, Line> lines_;     // by kind and members
+  std::map<std::pair<LaunchKind, int32_t>, double> scales_;  // of the model, by the same
+  double communication_scale_ = 1;                           // of kinds without any
   size_t num_measured_subgraphs_ = 0;
   size_t num_communications_ = 0, num_measured_communications_ = 0;  // distinct ones
 };

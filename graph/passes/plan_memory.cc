@@ -3,6 +3,7 @@
 #include "graph/base/units.h"
 #include "graph/passes/plan_bodies.h"
 #include "graph/passes/slot_ranges.h"
+#include "graph/plan/program_order.h"
 
 #include <fmt/format.h>
 
@@ -24,7 +25,9 @@ class ArenaPlanner {
   void place_fixed();
   void place_transient(MemoryReport* report);
   [[nodiscard]] int64_t lower_bound() const;
-  [[nodiscard]] int64_t launch_peak(const Launch& launch, int32_t position, int64_t live) const;
+  using Uses = std::vector<std::vector<UseRange>>;
+  [[nodiscard]] int64_t launch_peak(const Firing& firing, int32_t place, int64_t live,
+                                    const Uses& uses) const;
   [[nodiscard]] int64_t slot_bytes(const Buffer& b) const {
     return round_up(b.bytes, align_bytes_);
   }
@@ -100,10 +103,12 @@ void ArenaPlanner::place_transient(MemoryReport* report) {
   program_.arena_bytes = fixed_bytes_ + packing.total_bytes;
 }
 
-/// Most bytes live during one launch: `live` is what activations take at its position. Inputs that
-/// die here need their bytes only up to the last op that reads them, outputs that are born here
-/// only from the op that makes them.
-int64_t ArenaPlanner::launch_peak(const Launch& launch, int32_t position, int64_t live) const {
+/// Most bytes live during one firing: `live` is what activations take at its place. Inputs that die
+/// here need their bytes only up to the last op that reads them, outputs that are born here only
+/// from the op that makes them.
+int64_t ArenaPlanner::launch_peak(const Firing& firing, int32_t place, int64_t live,
+                                  const Uses& uses) const {
+  const Launch& launch = program_.launches[static_cast<size_t>(firing.launch)];
   const BodyMemory& memory = body(launch);
   int32_t num_ops = 1;
   for (const StorageClass& c : memory.classes)
@@ -121,9 +126,12 @@ int64_t ArenaPlanner::launch_peak(const Launch& launch, int32_t position, int64_
     const BufferId id = c.output >= 0 ? launch.outputs[static_cast<size_t>(c.output)]
                                       : launch.inputs[static_cast<size_t>(c.input)].buffer;
     const Buffer& b = buffer(id);
-    if (b.kind != BufferKind::kActivation || b.num_slots != 1) continue;
-    const bool born = c.output >= 0 && c.input < 0 && b.first_use == position;
-    const bool dies = c.input >= 0 && c.output < 0 && b.last_use == position;
+    if (b.kind != BufferKind::kActivation) continue;
+    const std::vector<UseRange>& all = uses[static_cast<size_t>(id)];
+    const UseRange& own = all[static_cast<size_t>(firing.micro_batch)];
+    const UseRange& use = own.first >= 0 ? own : all[0];
+    const bool born = c.output >= 0 && c.input < 0 && use.first == place;
+    const bool dies = c.input >= 0 && c.output < 0 && use.second == place;
     if (!born && !dies) continue;
     live -= slot_bytes(b);
     add(slot_bytes(b), c.first, born ? num_ops - 1 : c.last);
@@ -138,23 +146,27 @@ int64_t ArenaPlanner::launch_peak(const Launch& launch, int32_t position, int64_
 }
 
 int64_t ArenaPlanner::lower_bound() const {
-  const std::vector<Firing>& order = program_.lanes[0].order;
+  // Without slack: how much later than its start a communication counts as done is a choice.
+  const Uses uses = micro_batch_ranges(program_, 0);
+  const std::vector<OrderedFiring> order = program_order(program_);
   std::vector<int64_t> change(order.size() + 1, 0);
-  for (const Buffer& b : program_.buffers) {
-    if (is_fixed(b.kind) || b.kind == BufferKind::kWorkspace) continue;
-    const bool always = b.num_slots > 1;
-    change[always ? 0 : static_cast<size_t>(b.first_use)] += slot_bytes(b) * b.num_slots;
-    change[always ? order.size() : static_cast<size_t>(b.last_use) + 1] -=
-        slot_bytes(b) * b.num_slots;
+  for (size_t i = 0; i < program_.buffers.size(); ++i) {
+    const Buffer& b = program_.buffers[i];
+    if (b.kind == BufferKind::kWorkspace) continue;
+    for (const UseRange& use : uses[i]) {
+      if (use.first < 0) continue;
+      change[static_cast<size_t>(use.first)] += slot_bytes(b);
+      change[static_cast<size_t>(use.second) + 1] -= slot_bytes(b);
+    }
   }
   int64_t live = 0;
   int64_t most = 0;
-  for (size_t position = 0; position < order.size(); ++position) {
-    live += change[position];
-    if (order[position].micro_batch != 0) continue;
-    const Launch& l = program_.launches[static_cast<size_t>(order[position].launch)];
-    if (l.kind != LaunchKind::kSubgraph) continue;
-    most = std::max(most, launch_peak(l, static_cast<int32_t>(position), live));
+  for (size_t place = 0; place < order.size(); ++place) {
+    live += change[place];
+    const Firing& f = program_.lanes[static_cast<size_t>(order[place].lane)]
+                          .order[static_cast<size_t>(order[place].position)];
+    if (program_.launches[static_cast<size_t>(f.launch)].kind != LaunchKind::kSubgraph) continue;
+    most = std::max(most, launch_peak(f, static_cast<int32_t>(place), live, uses));
   }
   return fixed_bytes_ + most;
 }

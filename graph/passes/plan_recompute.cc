@@ -333,41 +333,61 @@ RecomputeReport Planner::report(const std::vector<bool>& again) const {
   return r;
 }
 
+/// Rounded up, so that it does as a budget.
+std::string at_least(int64_t bytes) {
+  constexpr int64_t kKiB = 1024;
+  constexpr int64_t kMiB = 1024 * kKiB;
+  const bool small = bytes < 4 * kMiB;
+  const int64_t unit = small ? kKiB : kMiB;
+  return fmt::format("{} {}", (bytes + unit - 1) / unit, small ? "KiB" : "MiB");
+}
+
 Status budget_error(const RecomputeOptions& options, RecomputeMode least_mode,
                     const MemoryStats& least) {
+  std::string parts = fmt::format(
+      "{} of parameters, {} of moments, {} of accumulators, {} of activations and batches",
+      format_bytes(least.parameter_bytes), format_bytes(least.moment_bytes),
+      format_bytes(least.accumulator_bytes), format_bytes(least.activation_peak_bytes));
+  if (options.scratch_bytes > 0) {
+    parts +=
+        fmt::format(", {} that the device keeps beside them", format_bytes(options.scratch_bytes));
+  }
   return make_status(
       Code::kOutOfMemory,
-      fmt::format("a memory budget of {} cannot be met; the least is {} with recompute \"{}\": {} "
-                  "of parameters, {} of moments, {} of accumulators, {} of activations and batches",
-                  format_bytes(options.memory_budget_bytes), format_bytes(least.planned_bytes),
-                  to_string(least_mode), format_bytes(least.parameter_bytes),
-                  format_bytes(least.moment_bytes), format_bytes(least.accumulator_bytes),
-                  format_bytes(least.activation_peak_bytes)));
+      fmt::format("a memory budget of {} cannot be met; the least is {} with recompute \"{}\": {}",
+                  format_bytes(options.memory_budget_bytes),
+                  at_least(least.planned_bytes + options.scratch_bytes), to_string(least_mode),
+                  parts));
+}
+
+bool fits(const MemoryStats& stats, const RecomputeOptions& options) {
+  return stats.planned_bytes + options.scratch_bytes <= options.memory_budget_bytes;
 }
 
 /// Errors: as plan_recompute, for a choice that takes too much.
 Status check_budget(Planner& planner, const RecomputeOptions& options, const MeasurePlan& measure,
-                    const std::vector<bool>& again) {
+                    const std::vector<bool>& again, RecomputeReport* report) {
   if (options.memory_budget_bytes <= 0) return {};
   SGA_ASSIGN(const MemoryStats own, measure(planner.rewrite(again)));
-  if (own.planned_bytes <= options.memory_budget_bytes) return {};
+  if (fits(own, options)) return {};
   SGA_ASSIGN(const MemoryStats full, measure(planner.rewrite(planner.everything())));
   const bool own_is_least = own.planned_bytes < full.planned_bytes;
-  return budget_error(options, own_is_least ? options.mode : RecomputeMode::kFull,
-                      own_is_least ? own : full);
+  const MemoryStats& least = own_is_least ? own : full;
+  if (report != nullptr) report->least_bytes = least.planned_bytes;
+  return budget_error(options, own_is_least ? options.mode : RecomputeMode::kFull, least);
 }
 
 /// The combination of least flops whose plan stays within the budget. Bytes fall as flops rise,
 /// and the arena with them, so the first that fits is found by halving.
 Result<std::vector<bool>> fit_budget(Planner& planner, const RecomputeOptions& options,
-                                     const MeasurePlan& measure) {
+                                     const MeasurePlan& measure, RecomputeReport* report) {
   const auto& all = planner.combinations();
   size_t low = 0;
   size_t high = all.size();  // fits, or is the end
   while (low < high) {
     const size_t middle = low + (high - low) / 2;
     SGA_ASSIGN(const MemoryStats stats, measure(planner.rewrite(planner.apply(all[middle]))));
-    if (stats.planned_bytes <= options.memory_budget_bytes) {
+    if (fits(stats, options)) {
       high = middle;
     } else {
       low = middle + 1;
@@ -375,9 +395,9 @@ Result<std::vector<bool>> fit_budget(Planner& planner, const RecomputeOptions& o
   }
   if (low < all.size()) return planner.apply(all[low]);
   std::vector<bool> again = planner.everything();
-  const Status full = check_budget(planner, options, measure, again);
+  const Status full = check_budget(planner, options, measure, again, report);
   if (full.ok()) return again;
-  SGA_TRY(check_budget(planner, options, measure, planner.apply(all.back())));
+  SGA_TRY(check_budget(planner, options, measure, planner.apply(all.back()), report));
   return full;
 }
 
@@ -397,11 +417,11 @@ Result<Graph> plan_recompute(const Graph& training, const RecomputeOptions& opti
   Planner planner(training);
   std::vector<bool> again(training.ops().size(), false);
   if (options.mode == RecomputeMode::kSelective && options.memory_budget_bytes > 0) {
-    SGA_ASSIGN(again, fit_budget(planner, options, measure));
+    SGA_ASSIGN(again, fit_budget(planner, options, measure, report));
   } else {
     if (options.mode == RecomputeMode::kFull) again = planner.everything();
     if (options.mode == RecomputeMode::kSelective) again = planner.cheap();
-    SGA_TRY(check_budget(planner, options, measure, again));
+    SGA_TRY(check_budget(planner, options, measure, again, report));
   }
   RecomputeReport done = planner.report(again);
   // What crosses segments in the forward pass alone is kept once clones read it: that may outweigh

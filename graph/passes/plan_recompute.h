@@ -20,9 +20,12 @@ std::optional<RecomputeMode> parse_recompute_mode(std::string_view text);
 
 struct RecomputeOptions {
   RecomputeMode mode = RecomputeMode::kNone;
-  /// Most bytes that a rank's arena may take; 0: no limit. kSelective then recomputes just enough
-  /// to stay below it; without a limit, all that costs less than kRecomputeFlopsPerByte.
+  /// Most bytes that a rank's arena and `scratch_bytes` may take; 0: no limit. kSelective then
+  /// recomputes just enough to stay below it; without a limit, all that costs less than
+  /// kRecomputeFlopsPerByte.
   int64_t memory_budget_bytes = 0;
+  /// That the device keeps beside the arena: they and it share the budget.
+  int64_t scratch_bytes = 0;
 };
 /// Floating-point operations that a byte of activations is worth where no budget says otherwise:
 /// about what a core does in the time in which memory moves a byte. Frees what pointwise ops and
@@ -35,6 +38,7 @@ struct RecomputeReport {
   double recomputed_flops = 0;  ///< a micro-batch
   double forward_flops = 0;
   int32_t num_recomputed = 0;  ///< ops, but for views and constants
+  int64_t least_bytes = 0;     ///< where the budget cannot be met: the smallest arena found; else 0
 };
 
 /// Memory of the plan that a training graph would get.
@@ -45,8 +49,8 @@ using MeasurePlan = std::function<Result<MemoryStats>(const Graph& training)>;
 /// so every result keeps its bits. Never cloned: updates in place and communication; nor ops whose
 /// results another segment reads, since those are kept in any case. `measure` is called only where
 /// there is a budget. Deterministic.
-/// Errors: kOutOfMemory: the budget cannot be met in this mode; says the least bytes that would
-/// do, in which mode, and what takes them. Those of `measure`.
+/// Errors: kOutOfMemory: the budget cannot be met in this mode; says the least budget that would
+/// do, rounded up, in which mode, and what takes it. Those of `measure`.
 Result<Graph> plan_recompute(const Graph& training, const RecomputeOptions& options,
                              const MeasurePlan& measure, RecomputeReport* report = nullptr);
 

@@ -15,6 +15,8 @@
 namespace sgactor::graph {
 namespace {
 
+constexpr int32_t kMostPeerLanes = 16;  // stages; more share lanes for what is sent once a step
+
 class LaneScheduler {
  public:
   LaneScheduler(const Plan& plan, RankProgram& program, const ScheduleOptions& options)
@@ -91,6 +93,11 @@ class LaneScheduler {
     if (launch(id).kind == LaunchKind::kRecv) return before_.at({id, micro_batch});
     return start_.at({id, micro_batch});
   }
+  /// What stages tell each other once a step goes from each to every other: of many stages it would
+  /// take too many lanes.
+  [[nodiscard]] bool shares_lane(const Launch& l) const {
+    return plan_.mesh.pp > kMostPeerLanes && l.phase > Phase::kBackward;
+  }
   int32_t lane_of(const Launch& l) {
     const Communication& c = l.communication;
     const std::string& group = plan_.groups[static_cast<size_t>(c.group)].name;
@@ -101,10 +108,10 @@ class LaneScheduler {
         name = group + (l.phase == Phase::kReduce ? ".reduce" : ".gather");
         break;
       case LaunchKind::kSend:
-        name = fmt::format("{}.send.{}", group, c.peer);
+        name = shares_lane(l) ? group + ".send.sums" : fmt::format("{}.send.{}", group, c.peer);
         break;
       case LaunchKind::kRecv:
-        name = fmt::format("{}.recv.{}", group, c.peer);
+        name = shares_lane(l) ? group + ".recv.sums" : fmt::format("{}.recv.{}", group, c.peer);
         break;
       default:
         name = group + ".reduce";
@@ -149,7 +156,28 @@ void join_batch_spans(const RankProgram& program, std::vector<std::vector<Span>>
   }
 }
 
-/// Most micro-batches of one buffer that hold something at one time, in program order.
+/// Most of these that lie over one place.
+int32_t most_at_once(const std::vector<Span>& spans) {
+  std::vector<int32_t> firsts;
+  std::vector<int32_t> lasts;
+  for (const Span& span : spans) {
+    if (span.first < 0) continue;
+    firsts.push_back(span.first);
+    lasts.push_back(span.last);
+  }
+  std::sort(firsts.begin(), firsts.end());
+  std::sort(lasts.begin(), lasts.end());
+  size_t ended = 0;
+  size_t most = 0;
+  for (size_t begun = 1; begun <= firsts.size(); ++begun) {
+    while (lasts[ended] < firsts[begun - 1]) ++ended;
+    most = std::max(most, begun - ended);
+  }
+  return static_cast<int32_t>(most);
+}
+
+/// Slots for the most micro-batches of one buffer that hold something at one time, in program
+/// order.
 void size_slots(RankProgram& program) {
   const std::vector<bool> prepared = prepared_buffers(program);
   std::vector<std::vector<Span>> spans(program.buffers.size());
@@ -164,14 +192,7 @@ void size_slots(RankProgram& program) {
   });
   join_batch_spans(program, spans);
   for (size_t b = 0; b < spans.size(); ++b) {
-    int32_t most = 1;
-    for (size_t m = 0; m < spans[b].size(); ++m) {
-      int32_t live = 0;
-      for (size_t k = 0; k <= m; ++k) {
-        if (spans[b][k].first >= 0 && spans[b][k].last >= spans[b][m].first) ++live;
-      }
-      most = std::max(most, live);
-    }
+    const int32_t most = std::max(1, most_at_once(spans[b]));
     Buffer& buffer = program.buffers[b];
     const int32_t batches = program.num_micro_batches;
     if (buffer.kind == BufferKind::kBatch) {

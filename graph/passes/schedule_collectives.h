@@ -21,7 +21,8 @@ struct ScheduleOptions {
 /// lane 0 starts as soon as that is launched; gathers of state and receives start `prefetch`
 /// firings before their first reader. With `bucket_bytes`, operations of dp are cut anew first.
 /// Lanes: "<group>.gather", "<group>.reduce", "pp.send.<peer>",
-/// "pp.recv.<peer>", each in order of start. Sets the buffers' live ranges and numbers of slots.
+/// "pp.recv.<peer>", and, with more than 16 stages, "pp.send.sums" and "pp.recv.sums" for what
+/// travels once a step, each in order of start. Sets the buffers' live ranges and numbers of slots.
 /// Post: verify_structure(plan) is ok. Errors: kInvalidPlan.
 Status schedule_collectives(Plan& plan, const ScheduleOptions& options = {});
 

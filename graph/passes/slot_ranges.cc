@@ -9,13 +9,13 @@
 namespace sgactor::graph {
 namespace {
 
-using Part = std::pair<int32_t, int32_t>;
+using Part = UseRange;
 
 class RangeCollector {
  public:
   RangeCollector(const RankProgram& program, int32_t slack) : program_(program), slack_(slack) {}
 
-  std::vector<std::vector<LiveRange>> run() {
+  std::vector<std::vector<UseRange>> uses() {
     find_places();
     uses_.resize(program_.buffers.size());
     for (size_t b = 0; b < uses_.size(); ++b) {
@@ -26,6 +26,10 @@ class RangeCollector {
     for_each_touch(program_, [this](BufferId id, const Firing& f, int32_t index, bool is_input) {
       touch(id, f, index, is_input);
     });
+    return uses_;
+  }
+  std::vector<std::vector<LiveRange>> run() {
+    (void)uses();
     std::vector<std::vector<LiveRange>> ranges(program_.buffers.size());
     for (size_t b = 0; b < ranges.size(); ++b) {
       if (is_transient(program_.buffers[b])) ranges[b] = ranges_of(b);
@@ -98,6 +102,10 @@ class RangeCollector {
 
 std::vector<std::vector<LiveRange>> slot_ranges(const RankProgram& program, int32_t slack) {
   return RangeCollector(program, slack).run();
+}
+
+std::vector<std::vector<UseRange>> micro_batch_ranges(const RankProgram& program, int32_t slack) {
+  return RangeCollector(program, slack).uses();
 }
 
 }  // namespace sgactor::graph

@@ -86,8 +86,10 @@ Status StagePlacement::deal_segments() {
   }
   const auto num_segments = static_cast<int32_t>(costs.size());
   if (num_segments < options_.num_stages) {
-    return invalid_argument(fmt::format("{} pipeline stages for {} segments of the model",
-                                        options_.num_stages, num_segments));
+    return invalid_argument(
+        fmt::format("{} pipeline stages for {} segments of the model; expected "
+                    "{} or fewer",
+                    options_.num_stages, num_segments, num_segments));
   }
   const int32_t num_chunks =
       std::min(options_.num_stages * std::max(options_.chunks_per_stage, 1), num_segments);

@@ -183,5 +183,37 @@ TEST(SimulateStepTest, RefusesTooSmallAClusterAndSlowsWithTheLink) {
   EXPECT_GT(simulate_step(four->plan, slow)->step_s, simulate_step(four->plan, *cluster)->step_s);
 }
 
+/// Every stage tells every other its part of the gradient's norm.
+TEST(MeshPlanTest, ManyStagesNeedFewLanes) {
+  LlamaConfig model = *llama_preset("llama-tiny");
+  model.num_hidden_layers = 40;
+  model.hidden_size = 16;
+  model.intermediate_size = 32;
+  model.num_attention_heads = model.num_key_value_heads = 2;
+  model.head_dim = 8;
+  CompileOptions o;
+  o.mesh = {40, 1, 1};
+  o.num_micro_batches = 2;
+  o.micro_batch_size = 1;
+  o.seq_len = 8;
+  const Result<Compiled> compiled = compile_training(model, o);
+  ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+  ASSERT_EQ(compiled->plan.programs.size(), 40U);
+  for (const RankProgram& program : compiled->plan.programs) EXPECT_LE(program.lanes.size(), 10U);
+}
+
+/// Where micro-batches overlap, slots share bytes in time: no bound counts them all everywhere.
+TEST(MeshPlanTest, NoPlanTakesLessThanItsBound) {
+  for (const MeshShape mesh : {MeshShape{4, 1, 1}, MeshShape{2, 2, 1}, MeshShape{1, 4, 1}}) {
+    for (const int32_t zero : {0, 3}) {
+      const Result<Compiled> compiled = compile(mesh, zero, 8);
+      ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+      const MemoryStats& m = compiled->plan.memory;
+      EXPECT_LE(m.lower_bound_bytes, m.planned_bytes) << mesh.pp << " " << mesh.dp << " " << zero;
+      EXPECT_GE(m.lower_bound_bytes, m.planned_bytes / 2) << mesh.pp << " " << mesh.dp;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sgactor::graph

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <set>
 
 namespace sgactor::graph {
@@ -162,6 +163,25 @@ TEST(MicroBatchTuner, RefusesWhatIsNoSize) {
   TunerOptions options;
   options.measured_steps = 0;
   EXPECT_FALSE(MicroBatchTuner::create(options).ok());
+}
+
+TEST(MicroBatchTuner, TheSecondLookBetweenGoesToTheOtherSide) {
+  TunerOptions options;
+  options.batch = 120;
+  options.start = 4;
+  options.warmup_steps = 0;
+  options.measured_steps = 1;
+  auto tuner = MicroBatchTuner::create(options);
+  ASSERT_TRUE(tuner.ok()) << tuner.status().to_string();
+  // Best at 6, which no factor of two from 4 meets.
+  const std::map<int64_t, double> seconds = {{4, 1.2}, {6, 0.8}, {8, 1.0}, {12, 1.4}, {20, 1.6}};
+  while (!tuner->settled()) {
+    ASSERT_TRUE(seconds.contains(tuner->size())) << tuner->size();
+    tuner->observe({seconds.at(tuner->size()), 0, 0});
+    (void)tuner->decide();
+  }
+  EXPECT_EQ(tuner->size(), 6);
+  EXPECT_EQ(tuner->tried(), (std::vector<int64_t>{4, 8, 20, 12, 6}));
 }
 
 }  // namespace

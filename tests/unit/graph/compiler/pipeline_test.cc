@@ -150,5 +150,60 @@ TEST(PipelineTest, LargestPresetIsPlannedWithoutItsMemory) {
             1.01 * static_cast<double>(plan.memory.lower_bound_bytes));
 }
 
+TEST(PipelineTest, FastSumsAreThoseOverDataParallelRanks) {
+  CompileOptions options;
+  options.mesh = {1, 4, 2};
+  options.zero_stage = 1;
+  options.exact_sums = false;
+  const auto count = [&](MeshAxis axis, bool exact) {
+    const Result<Compiled> compiled = compile_training(preset("llama-tiny"), options);
+    EXPECT_TRUE(compiled.ok()) << compiled.status().to_string();
+    const Plan& plan = compiled->plan;
+    const auto& launches = plan.programs[0].launches;
+    return std::count_if(launches.begin(), launches.end(), [&](const Launch& l) {
+      const bool sums = l.kind == LaunchKind::kAllReduce || l.kind == LaunchKind::kReduceScatter;
+      return sums && l.communication.exact == exact &&
+             plan.groups[static_cast<size_t>(l.communication.group)].axis == axis;
+    });
+  };
+  EXPECT_GT(count(MeshAxis::kDp, false), 0);
+  EXPECT_EQ(count(MeshAxis::kDp, true), 0);
+  EXPECT_GT(count(MeshAxis::kTp, true), 0);
+  EXPECT_EQ(count(MeshAxis::kTp, false), 0);
+  options.exact_sums = true;
+  EXPECT_EQ(count(MeshAxis::kDp, false), 0);
+  options.exact_sums = false;
+  options.storage = StorageModel::kHash;
+  EXPECT_EQ(count(MeshAxis::kDp, false), 0) << "a hash sees the order";
+}
+
+TEST(PipelineTest, ABudgetThatCannotBeMetSaysOneThatCan) {
+  CompileOptions options;
+  options.mesh.pp = 2;
+  options.seq_len = 16;
+  options.recompute.mode = RecomputeMode::kSelective;
+  options.recompute.memory_budget_bytes = 1024;
+  options.recompute.scratch_bytes = 3 << 20;
+  const Status refused = compile_training(preset("llama-tiny"), options).status();
+  EXPECT_EQ(refused.code(), Code::kOutOfMemory);
+  const std::string& message = refused.message();
+  EXPECT_NE(message.find("a memory budget of 1.00 KiB"), std::string::npos) << message;
+  EXPECT_NE(message.find("3.00 MiB that the device keeps"), std::string::npos) << message;
+  EXPECT_NE(message.find("of pipeline stage "), std::string::npos) << message;
+  EXPECT_NE(message.find(", the largest of 2"), std::string::npos) << message;
+  const size_t at = message.find("the least is ");
+  ASSERT_NE(at, std::string::npos) << message;
+  const int64_t least = std::stoll(message.substr(at + 13));
+  options.recompute.memory_budget_bytes = least << 20;
+  const Result<Compiled> met = compile_training(preset("llama-tiny"), options);
+  ASSERT_TRUE(met.ok()) << met.status().to_string();
+  for (const RankProgram& program : met->plan.programs) {
+    EXPECT_LE(program.arena_bytes + options.recompute.scratch_bytes, least << 20);
+  }
+  // The scratch counts.
+  options.recompute.memory_budget_bytes = (least - 3) << 20;
+  EXPECT_FALSE(compile_training(preset("llama-tiny"), options).ok());
+}
+
 }  // namespace
 }  // namespace sgactor::graph

@@ -318,5 +318,46 @@ TEST(ProfileTest, OtherSizesLieOnTheLineOfMeasuredOnes) {
   EXPECT_GT(checked, 0);
 }
 
+/// What a run of `plan` would record on a machine that is `slower` times what the model says.
+std::shared_ptr<Profile> record(const Plan& plan, const ClusterSpec& cluster, double slower) {
+  auto profile = flat_profile(plan, 1000000, 1);
+  const CostModel model(plan, &cluster);
+  for (auto& [key, time] : profile->collectives) {
+    const double s = slower * model.communication_seconds(key.kind, key.bytes, key.members);
+    time.median_ns = static_cast<int64_t>(s * 1e9);
+  }
+  return profile;
+}
+
+/// A run whose plan has one bucket measures one size: that says of the others how much slower than
+/// the model they are, so that the next plan has one bucket too.
+TEST(ProfileTest, OneMeasuredSizeKeepsTheBucketThatItIsOf) {
+  CompileOptions options = replicated();
+  options.cluster = two_hosts(1e9, 5e-3);
+  std::vector<std::string> plans;
+  size_t sizes = 0;
+  for (int round = 0; round < 4; ++round) {
+    Result<Compiled> compiled = compile_training(*llama_preset("llama-tiny"), options);
+    ASSERT_TRUE(compiled.ok()) << compiled.status().to_string();
+    compiled->plan.compile_ms = 0;
+    plans.push_back(serialize_plan(compiled->plan));
+    options.choose_buckets = true;
+    options.profile = record(compiled->plan, *options.cluster, 30);
+    sizes = options.profile->collectives.size();
+    if (round == 0) {
+      // The first run has its buckets by segment.
+      options.choose_buckets = false;
+      const Result<Compiled> segments = compile_training(*llama_preset("llama-tiny"), options);
+      ASSERT_TRUE(segments.ok());
+      options.choose_buckets = true;
+      options.profile = record(segments->plan, *options.cluster, 30);
+      EXPECT_GT(options.profile->collectives.size(), 1U);
+    }
+  }
+  EXPECT_EQ(sizes, 1U) << "one bucket is best here";
+  EXPECT_EQ(plans[2], plans[1]);
+  EXPECT_EQ(plans[3], plans[1]);
+}
+
 }  // namespace
 }  // namespace sgactor::graph
