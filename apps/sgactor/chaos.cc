@@ -99,6 +99,12 @@ Result<int> chaos(const CommandLine& line, ChaosOptions options) {
     options.run.json = options.json;
     return run_chaos(line, options.run);
   }
+  if (!options.run.job.empty()) {
+    return invalid_argument("chaos --simulate takes no job and no scenario, got " +
+                            options.run.job +
+                            ": its clusters and faults come from --seeds, --max-workers and "
+                            "--max-faults");
+  }
   if (!line.overrides.empty()) {
     return invalid_argument("chaos --simulate takes no keys of a job file, got --" +
                             line.overrides[0].key);

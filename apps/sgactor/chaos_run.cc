@@ -211,7 +211,8 @@ Json report(const Facts& quiet, const Facts& struck, const std::vector<Json>& re
   out["recovery_ms"] = std::move(ms);
   int64_t again = 0;
   for (const Json& r : recoveries) {
-    // Counted where it happens; a record without the count is of ranks that all began again.
+    // Launches, counted where they happen; a record without the count is of ranks that all began
+    // again, and counts steps.
     const int64_t all =
         r.value("steps_again", int64_t{0}) * (num_ranks - r.value("ranks_moved", int64_t{0}));
     again += r.value("survivors_reexecuted", all);
@@ -228,7 +229,7 @@ void print_text(const Json& r) {
         "recovery     median %.0f ms, worst %.0f ms, from the signal to the state restored\n",
         r["recovery_ms"]["median"].get<double>(), r["recovery_ms"]["max"].get<double>());
   }
-  std::printf("re-executed  %lld steps of ranks that did not fail\n",
+  std::printf("re-executed  %lld launches of ranks that did not fail\n",
               r["survivors_reexecuted"].get<long long>());
   std::printf("divergences  %lld in %zu steps; state %s, undisturbed %s\n",
               r["divergences"].get<long long>(), r["steps"].get<size_t>(),
@@ -246,7 +247,8 @@ Result<int> run_chaos(const CommandLine& line, const ChaosRunOptions& options) {
   if (!fs::exists(options.scenario, error)) {
     return invalid_argument(options.scenario + ": there is no such file");
   }
-  const ChaosLimits limits{num_logical_ranks(job), job.training.steps};
+  const ChaosLimits limits{num_logical_ranks(job), job.training.steps,
+                           job.resilience.verify_interval > 0};
   SGA_ASSIGN(const ChaosScenario scenario,
              parse_scenario(read_text(options.scenario), options.scenario, limits, options.seed));
   const std::string base = options.run_dir.empty()
@@ -288,7 +290,13 @@ Result<int> run_chaos(const CommandLine& line, const ChaosRunOptions& options) {
   const Json result = report(a, b, read_lines(struck.recoveries()), striker.strikes(),
                              limits.num_ranks, static_cast<int64_t>(scenario.faults.size()));
   options.json ? (void)std::printf("%s\n", result.dump().c_str()) : print_text(result);
-  const bool all_struck = striker.strikes().size() == scenario.faults.size();
+  const size_t num_struck = striker.strikes().size();
+  const bool all_struck = num_struck == scenario.faults.size();
+  if (!all_struck) {
+    std::fprintf(stderr, "sgactor: fault %zu (%s) never struck: %s\n", num_struck + 1,
+                 std::string(to_string(scenario.faults[num_struck].kind)).c_str(),
+                 striker.why_not().c_str());
+  }
   return result["divergences"] == 0 && all_struck ? kExitDone : kExitFailed;
 }
 

@@ -18,8 +18,15 @@ constexpr std::array<std::string_view, 16> kKinds = {
     "kill_actor",    "disk_full",   "torn_write",  "xid",
     "stall_worker",  "drop_frame",  "delay_frame", "duplicate_frame",
     "corrupt_frame", "partition",   "bit_flip",    "kill_coordinator"};
-// Those that a draw may give: they need nothing else of the scenario.
-constexpr int64_t kNumDrawn = 3;
+// Those that a draw may give: first of workers, then of links between two, then what a replica
+// finds.
+constexpr std::array<ChaosFault::Kind, 10> kDrawn = {
+    ChaosFault::Kind::kKillWorker,     ChaosFault::Kind::kHangWorker,
+    ChaosFault::Kind::kSlowWorker,     ChaosFault::Kind::kKillActor,
+    ChaosFault::Kind::kDropFrame,      ChaosFault::Kind::kDelayFrame,
+    ChaosFault::Kind::kDuplicateFrame, ChaosFault::Kind::kCorruptFrame,
+    ChaosFault::Kind::kPartition,      ChaosFault::Kind::kBitFlip};
+constexpr int64_t kNumOfWorkers = 4;
 constexpr int64_t kMostNodes = 16;
 constexpr int64_t kMostXid = 1023;
 constexpr int64_t kMostFaults = 10'000;
@@ -42,7 +49,7 @@ class Reader {
 
   Result<ChaosScenario> read(const toml::table& root) {
     SGA_TRY(check_keys(root, {"workers", "spares", "nodes", "fault", "random"}));
-    SGA_TRY(number(root, "workers", 1, limits_.num_ranks, out_.workers));
+    SGA_TRY(read_workers(root));
     SGA_TRY(number(root, "spares", 0, 1024, out_.spares));
     SGA_TRY(number(root, "nodes", 1, kMostNodes, out_.nodes));
     if (const toml::node* faults = root.get("fault")) {
@@ -97,6 +104,17 @@ class Reader {
       return {};
     }
     return wrong(*node, fmt::format("{}: expected a number from {} to {}", key, low, high));
+  }
+  /// The scenario stands, the job can be given more ranks.
+  Status read_workers(const toml::table& root) {
+    const toml::node* node = root.get("workers");
+    const int64_t wanted = node == nullptr ? 0 : node->value_exact<int64_t>().value_or(0);
+    if (limits_.num_ranks == 1 && wanted > 1) {
+      return wrong(*node, fmt::format("workers: the job has 1 logical rank, a worker hosts at "
+                                      "least one; give --parallelism.data_parallel_degree={}",
+                                      wanted));
+    }
+    return number(root, "workers", 1, limits_.num_ranks, out_.workers);
   }
   /// Of [0, n).
   int64_t draw(int64_t n) {
@@ -210,13 +228,24 @@ class Reader {
       }
     }
     if (!of_link) return {};
-    if (out_.workers < 2) return wrong(table, "kind: a link needs two workers");
+    if (out_.workers < 2) {
+      return wrong(table,
+                   fmt::format("kind: a link needs two workers{}",
+                               limits_.num_ranks > 1 ? ""
+                                                     : ", and the job has 1 logical rank; give "
+                                                       "--parallelism.data_parallel_degree=2"));
+    }
     if (fault.rank < 0) return wrong(table, "kind: the link of a rank: give rank, not worker");
     fault.to_rank = (fault.rank + 1) % limits_.num_ranks;
     SGA_TRY(number(table, "to_rank", 0, limits_.num_ranks - 1, fault.to_rank));
     if (fault.to_rank == fault.rank) return wrong(table, "to_rank: a rank has no link to itself");
     if (takes_time) fault.value = fault.kind == Kind::kDelayFrame ? kDelayMs : kPartitionMs;
     return number(table, "ms", 1, kMostMs, fault.value);
+  }
+  /// How many of kDrawn need nothing that this scenario and job lack.
+  [[nodiscard]] int64_t num_drawn() const {
+    if (out_.workers < 2) return kNumOfWorkers;
+    return static_cast<int64_t>(kDrawn.size()) - (limits_.verifies ? 0 : 1);
   }
   Status read_random(const toml::node& node) {
     const toml::table* table = node.as_table();
@@ -226,9 +255,17 @@ class Reader {
     SGA_TRY(number(*table, "count", 1, kMostFaults, count));
     for (int64_t i = 0; i < count; ++i) {
       ChaosFault fault;
-      fault.kind = static_cast<ChaosFault::Kind>(draw(kNumDrawn));
+      fault.kind = kDrawn[static_cast<size_t>(draw(num_drawn()))];
       fault.rank = draw(limits_.num_ranks);
-      fault.at_step = draw_step();
+      // Time for what strikes while a recovery goes on.
+      fault.at_step = 1 + draw(std::max<int64_t>(1, (limits_.num_steps - 1) * 9 / 10));
+      if (is_of_link(fault.kind)) {
+        // Ranks are dealt in runs: this one is of the worker behind.
+        const int64_t share = (limits_.num_ranks + out_.workers - 1) / out_.workers;
+        fault.to_rank = (fault.rank + share) % limits_.num_ranks;
+        if (fault.kind == ChaosFault::Kind::kDelayFrame) fault.value = kDelayMs;
+        if (fault.kind == ChaosFault::Kind::kPartition) fault.value = kPartitionMs;
+      }
       out_.faults.push_back(fault);
     }
     return {};

@@ -67,6 +67,7 @@ struct ChaosScenario {
 struct ChaosLimits {
   int64_t num_ranks = 1;
   int64_t num_steps = 1;
+  bool verifies = false;  ///< resilience.verify_interval is on: a draw may give bit flips
 };
 
 /// A TOML file:
@@ -83,8 +84,10 @@ struct ChaosLimits {
 ///   ms = 100               # of delay_frame and partition
 ///   phase = "restore"      # of kill_worker (with at_step = "recovery") and kill_coordinator
 ///   spare = true           # with phase: whoever takes over, in place of worker or rank
-///   [random]               # further faults, drawn from the seed: workers killed, hung, slow
-///   count = 3
+///   [random]               # further faults, drawn from the seed, in the first nine tenths of the
+///   count = 3              # steps: workers killed, hung, slow; actors that fail; with two workers
+///                          # faults of a link; with resilience.verify_interval bit flips
+/// Equal text, limits and seed give the same scenario.
 /// Errors: kInvalidArgument, "FILE:LINE: …" naming what does not exist, and what nobody would be
 /// left to recover from (more nodes killed than all but one).
 Result<ChaosScenario> parse_scenario(std::string_view toml, const std::string& file,

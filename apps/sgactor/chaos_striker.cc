@@ -112,6 +112,22 @@ void ChaosStriker::look() {
   if (std::exchange(armed_, false)) strikes_.push_back({scenario_.faults[next_++], step, now, 0});
 }
 
+std::string ChaosStriker::why_not() {
+  if (next_ >= scenario_.faults.size()) return "";
+  const ChaosFault& fault = scenario_.faults[next_];
+  const std::string step = std::to_string(fault.at_step);
+  const int64_t done = steps_.now();
+  if (fault.in_recovery) return "no recovery from the fault before it was seen to begin";
+  if (done < fault.at_step) {
+    return fmt::format("step {} was not reached, the run ended behind step {}", step, done);
+  }
+  if (strikes_.empty()) return "whom it names was not there behind step " + step;
+  return fmt::format(
+      "behind step {} whom it names was not there, had been struck before and not been replaced, "
+      "or the request before it was not taken; the run ended behind step {}",
+      step, done);
+}
+
 /// A fault of a phase is asked for before the one whose recovery it strikes. False: not taken yet.
 bool ChaosStriker::arm_next(const std::string& state) {
   if (next_ + 1 >= scenario_.faults.size()) return true;

@@ -30,6 +30,8 @@ class ChaosStriker {
   /// Does what is due. Call every few milliseconds.
   void look();
   [[nodiscard]] const std::vector<Strike>& strikes() const { return strikes_; }
+  /// Once the run has ended: what the first fault that has not struck waited for; "" if all have.
+  [[nodiscard]] std::string why_not();
 
  private:
   /// Counts the lines of a file that grows.

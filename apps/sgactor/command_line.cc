@@ -1,5 +1,6 @@
 #include "apps/sgactor/command_line.h"
 
+#include "apps/sgactor/job_keys.h"
 #include "apps/sgactor/printable.h"
 #include "graph/base/units.h"
 
@@ -70,6 +71,53 @@ int report(const Status& status) {
   return code;
 }
 
+/// The command that was named, or the one behind it.
+const CLI::App& innermost(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  return *at;
+}
+
+/// "; did you mean --devices?", an option of `app`, or a key of the job file of that name.
+std::string nearest_option_hint(const CLI::App& app, std::string_view name) {
+  std::string best;
+  int best_distance = 4;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& known : option->get_lnames()) {
+      const bool begins = name.size() > 2 && known.starts_with(name);
+      const int distance = begins ? 1 : edit_distance(name, known);
+      if (distance >= std::min<int>(best_distance, static_cast<int>(known.size()) - 1)) continue;
+      best_distance = distance;
+      best = known;
+    }
+  }
+  if (!best.empty()) return "; did you mean --" + best + "?";
+  return nearest_key_hint(name);
+}
+
+/// CLI11 lists all that is left over, the last word first; the first one is what is wrong.
+Status unexpected_word(const CLI::App& app) {
+  const CLI::App& at = innermost(app);
+  const std::vector<std::string> left = app.remaining(/*recurse=*/true);
+  if (left.empty()) return invalid_argument(at.get_name() + ": cannot be read");
+  const std::string word = left.front().substr(0, left.front().find('='));
+  if (is_word(word)) return invalid_argument(at.get_name() + ": unexpected argument " + word);
+  const std::string name = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+  return invalid_argument(at.get_name() + ": unknown option " + word +
+                          nearest_option_hint(at, name));
+}
+
+/// CLI11 says of no command which ones there are.
+Status missing_word(const CLI::App& app, const std::string& what) {
+  const CLI::App& at = innermost(app);
+  std::string known;
+  for (const CLI::App* sub : subcommands(at)) {
+    known += (known.empty() ? "" : ", ") + sub->get_name();
+  }
+  return invalid_argument(at.get_name() + ": " +
+                          (known.empty() ? what : "expected a subcommand, one of " + known));
+}
+
 Status parse_words(CLI::App& app, std::vector<std::string> args) {
   std::reverse(args.begin(), args.end());  // CLI11 takes them from the back
   try {
@@ -78,6 +126,10 @@ Status parse_words(CLI::App& app, std::vector<std::string> args) {
     throw;
   } catch (const CLI::CallForAllHelp&) {
     throw;
+  } catch (const CLI::ExtrasError&) {
+    return unexpected_word(app);
+  } catch (const CLI::RequiredError& error) {
+    return missing_word(app, error.what());
   } catch (const CLI::ParseError& error) {
     return invalid_argument(error.what());
   }

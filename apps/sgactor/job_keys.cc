@@ -138,8 +138,8 @@ constexpr JobKey kKeys[] = {
      range(0, 65536), "logical data-parallel ranks, which fix the bits; 0: data_parallel_degree"},
     {"parallelism", "reduction", SGA_FIELD(parallelism.reduction), one_of("exact|fast"),
      "exact: a fixed tree over logical ranks; fast: the library's order"},
-    {"parallelism", "schedule", SGA_FIELD(parallelism.schedule), one_of("1f1b|interleaved"),
-     "order of micro-batches in a pipeline"},
+    {"parallelism", "schedule", SGA_FIELD(parallelism.schedule), one_of("1f1b|interleaved|gpipe"),
+     "order of micro-batches in a pipeline; the bits stay the same"},
     {"resilience", "mode", SGA_FIELD(resilience.mode), one_of("auto|off|replicas|mirror"),
      "where the state of a lost worker comes from; auto: mirror, where there are workers"},
     {"resilience", "mirror_interval", SGA_FIELD(resilience.mirror_interval), at_least(1),
@@ -159,7 +159,7 @@ constexpr JobKey kKeys[] = {
      "steps; the gradients of every such step are executed again by another rank and compared; "
      "0: never"},
     {"resilience", "allow_inexact", SGA_FIELD(resilience.allow_inexact), any(),
-     "a worker with other arithmetic may take over a rank"},
+     "a worker with other arithmetic may take over a rank; bits may differ from there on"},
     {"checkpoint", "interval", SGA_FIELD(checkpoint.interval), at_least(0),
      "steps between checkpoints; 0: only at the end"},
     {"checkpoint", "keep", SGA_FIELD(checkpoint.keep), at_least(0),
@@ -273,6 +273,43 @@ bool parse_whole(std::string_view text, T* out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+/// Names that other trainers have for a key, or short ones.
+struct KeyAlias {
+  std::string_view name;
+  std::string_view meant;
+};
+constexpr KeyAlias kAliases[] = {
+    {"learning_rate", "optimizer.lr"},
+    {"max_lr", "optimizer.lr"},
+    {"batch_size", "training.global_batch_size or training.micro_batch_size"},
+    {"train_batch_size", "training.global_batch_size"},
+    {"per_device_train_batch_size", "training.micro_batch_size"},
+    {"gradient_accumulation_steps",
+     "training.global_batch_size, which is training.micro_batch_size times data-parallel ranks "
+     "times accumulated micro-batches"},
+    {"seq_length", "training.seq_len"},
+    {"sequence_length", "training.seq_len"},
+    {"max_steps", "training.steps"},
+    {"train_iters", "training.steps"},
+    {"clip_grad", "optimizer.max_grad_norm"},
+    {"precision", "training.dtype"},
+    {"bf16", "training.dtype = \"bf16\""},
+    {"bfloat16", "training.dtype = \"bf16\""},
+    {"fp8", "training.dtype = \"fp8\""},
+    {"activation_checkpointing", "training.recompute"},
+    {"gradient_checkpointing", "training.recompute"},
+    {"tensor_model_parallel_size", "parallelism.tensor_parallel_degree"},
+    {"pipeline_model_parallel_size", "parallelism.pipeline_parallel_degree"},
+    {"data_parallel_size", "parallelism.data_parallel_degree"},
+    {"dp", "parallelism.data_parallel_degree"},
+    {"tp", "parallelism.tensor_parallel_degree"},
+    {"pp", "parallelism.pipeline_parallel_degree"},
+    {"zero", "parallelism.zero_stage"},
+    {"save_interval", "checkpoint.interval"},
+};
+// Two edits turn any shorter name into any other.
+constexpr size_t kShortestGuess = 3;
+
 Status wrong(const JobKey& key, std::string_view got) {
   return invalid_argument("expected " + expectation(key) + ", got " + std::string(got));
 }
@@ -294,6 +331,10 @@ std::string nearest_key_hint(std::string_view full_name) {
   const std::string_view section = dot == std::string_view::npos ? "" : full_name.substr(0, dot);
   const std::string_view name =
       dot == std::string_view::npos ? full_name : full_name.substr(dot + 1);
+  for (const KeyAlias& alias : kAliases) {
+    if (name == alias.name) return "; did you mean " + std::string(alias.meant) + "?";
+  }
+  if (name.size() < kShortestGuess) return "";
   const JobKey* best = nullptr;
   int best_cost = 0;
   for (const JobKey& key : kKeys) {

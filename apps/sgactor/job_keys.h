@@ -51,6 +51,8 @@ std::span<const JobSection> job_sections();
 /// Row of "section.name"; null if there is none.
 const JobKey* find_job_key(std::string_view full_name);
 /// "; did you mean training.steps?", or "" if nothing is near. `full_name` may lack its section.
+/// Knows names that other trainers have ("learning_rate"); else guesses nothing below three
+/// letters.
 std::string nearest_key_hint(std::string_view full_name);
 /// What the key expects, for messages: "an integer from 1 to 1000000", "one of text, mock".
 std::string expectation(const JobKey& key);

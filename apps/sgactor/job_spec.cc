@@ -156,15 +156,30 @@ void resolve_micro_batch(JobSpec& job) {
   }
 }
 
-/// Beside the job file if it is there, else below the current directory.
+/// `relative` beside the job file or, if only there, below the current directory. What is nowhere
+/// is looked for where its writer looks: beside the file, or where the command was typed.
+std::string find_path(const JobSpec& job, const fs::path& job_dir, const std::string& relative,
+                      const std::string& key) {
+  std::error_code error;
+  // A Megatron path is a prefix: its .idx is what exists.
+  const auto is_there = [&](const fs::path& p) {
+    return fs::exists(p, error) || fs::exists(p.string() + ".idx", error);
+  };
+  const fs::path beside = job_dir / relative;
+  const auto place = job.places.find(key);
+  const bool typed = place != job.places.end() && place->second.starts_with("--");
+  // The run makes this one.
+  const bool written = key == "profile.record";
+  const bool here = is_there(beside) || (!is_there(relative) && !typed && !written);
+  const fs::path chosen = here ? beside : fs::path(relative);
+  const fs::path absolute = fs::absolute(chosen, error);
+  return (error ? chosen : absolute).lexically_normal().string();
+}
+
 void resolve_libraries(const fs::path& job_dir, JobSpec& job) {
   for (std::string& library : job.plugins.libraries) {
     if (library.empty() || fs::path(library).is_absolute()) continue;
-    std::error_code error;
-    const fs::path beside = job_dir / library;
-    const fs::path chosen = fs::exists(beside, error) ? beside : fs::path(library);
-    const fs::path absolute = fs::absolute(chosen, error);
-    library = (error ? chosen : absolute).lexically_normal().string();
+    library = find_path(job, job_dir, library, "plugins.libraries");
   }
 }
 
@@ -174,13 +189,7 @@ void resolve_paths(const fs::path& job_dir, JobSpec& job) {
     std::string& value = *std::get<std::string*>(key.field(job));
     const bool is_name = key.full_name() == "data.tokenizer" && value == "bytes";
     if (value.empty() || is_name || fs::path(value).is_absolute()) continue;
-    std::error_code error;
-    // A Megatron path is a prefix: its .idx is what exists.
-    const fs::path beside = job_dir / value;
-    const bool here = fs::exists(beside, error) || fs::exists(beside.string() + ".idx", error);
-    const fs::path chosen = here ? beside : fs::path(value);
-    const fs::path absolute = fs::absolute(chosen, error);
-    value = (error ? chosen : absolute).lexically_normal().string();
+    value = find_path(job, job_dir, value, key.full_name());
   }
 }
 

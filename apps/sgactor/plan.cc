@@ -1,5 +1,8 @@
 // sgactor plan: what would run, and why. Compiles, allocates nothing, needs no device.
+#include "apps/sgactor/cluster_options.h"
+#include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/command_line.h"
+#include "apps/sgactor/profile_file.h"
 #include "apps/sgactor/resilience_price.h"
 #include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_setup.h"
@@ -11,8 +14,10 @@
 #include "transport/storage/run_files.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 
@@ -24,6 +29,7 @@ struct PlanOptions {
   std::string dump_dir;
   std::string html;
   std::string topology;
+  int64_t workers = 0;  // 0: not asked
   bool json = false;
   bool passes = false;
   CacheOptions cache;
@@ -55,12 +61,81 @@ void print_prices(const graph::Plan& plan, int64_t mirror_interval) {
   }
 }
 
-std::string plan_json(const JobSpec& job, const graph::Compiled& compiled) {
+int64_t arena_bytes(const graph::Plan& plan, const std::vector<int32_t>& ranks) {
+  int64_t bytes = 0;
+  for (const int32_t r : ranks) {
+    const auto program = static_cast<size_t>(plan.ranks[static_cast<size_t>(r)].program);
+    bytes += plan.programs[program].arena_bytes;
+  }
+  return bytes;
+}
+
+void print_mesh(const graph::Plan& plan) {
+  const auto n = plan.ranks.size();
+  std::string of = "one rank";
+  if (plan.mesh.pp > 1) {
+    int64_t most = 0;
+    for (const graph::RankProgram& p : plan.programs) most = std::max(most, p.arena_bytes);
+    of += " of the first stage, the largest needs " + format_bytes(most);
+  }
+  std::cout << fmt::format(
+      "mesh        pp {} x dp {} x tp {}, ZeRO {}, {} logical rank{}; memory is of {}\n",
+      plan.mesh.pp, plan.mesh.dp, plan.mesh.tp, plan.zero_stage, n, n == 1 ? "" : "s", of);
+}
+
+/// Who would host what, as `train --workers N` deals the ranks.
+void print_workers(const graph::Plan& plan, int64_t workers) {
+  std::cout << fmt::format("workers     {}, each with the arenas of its ranks\n", workers);
+  const auto dealt = deal_ranks(plan, static_cast<int32_t>(workers));
+  for (size_t w = 0; w < dealt.size(); ++w) {
+    std::cout << fmt::format("  worker {:<21}{:>12}  rank{} {}\n", w,
+                             format_bytes(arena_bytes(plan, dealt[w])),
+                             dealt[w].size() == 1 ? "" : "s", fmt::join(dealt[w], " "));
+  }
+}
+
+/// Whether the ranks, dealt over all devices of a cluster, find room on the smallest.
+void print_cluster_fit(const graph::Plan& plan, const graph::ClusterSpec& cluster) {
+  const int32_t devices = cluster.num_devices();
+  const int32_t used = std::min(devices, plan.mesh.num_ranks());
+  int64_t most = 0;
+  for (const auto& ranks : deal_ranks(plan, used)) {
+    most = std::max(most, arena_bytes(plan, ranks));
+  }
+  int64_t room = cluster.hosts[0].devices[0].memory_bytes;
+  for (const graph::HostSpec& host : cluster.hosts) {
+    for (const graph::DeviceSpec& device : host.devices) {
+      room = std::min(room, device.memory_bytes);
+    }
+  }
+  const auto hosts = cluster.hosts.size();
+  std::cout << fmt::format(
+      "cluster     {} device{} on {} host{}, {} in use; {} of {} a device: {}\n", devices,
+      devices == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", used, format_bytes(most),
+      format_bytes(room), most <= room ? "fits" : "does not fit");
+}
+
+nlohmann::ordered_json workers_json(const graph::Plan& plan, int64_t workers) {
+  auto out = nlohmann::ordered_json::array();
+  for (const auto& ranks : deal_ranks(plan, static_cast<int32_t>(workers))) {
+    out.push_back({{"ranks", ranks}, {"arena_bytes", arena_bytes(plan, ranks)}});
+  }
+  return out;
+}
+
+/// `workers`: 0: none were asked for.
+std::string plan_json(const JobSpec& job, const graph::Compiled& compiled, int64_t workers) {
   const graph::Plan& plan = compiled.plan;
   const graph::MemoryStats& m = plan.memory;
   nlohmann::ordered_json out;
   out["params"] = plan.num_parameters;
   out["flops_per_token"] = plan.flops_per_token;
+  out["mesh"] = {{"pp", plan.mesh.pp},
+                 {"dp", plan.mesh.dp},
+                 {"tp", plan.mesh.tp},
+                 {"zero_stage", plan.zero_stage},
+                 {"logical_ranks", plan.ranks.size()}};
+  if (workers > 0) out["workers"] = workers_json(plan, workers);
   out["ops"] = {{"before", plan.ops_before}, {"after", plan.ops_after}};
   out["memory"] = {{"naive_bytes", m.naive_bytes},
                    {"planned_bytes", m.planned_bytes},
@@ -100,6 +175,7 @@ void print_summary(const JobSpec& job, const CompiledJob& c) {
   std::cout << fmt::format("step        {} tokens: {} micro-batches of {} x {}\n",
                            static_cast<int64_t>(tokens), job.num_micro_batches(),
                            job.training.micro_batch_size, job.training.seq_len);
+  print_mesh(plan);
   std::cout << fmt::format("ops         {} before fusion, {} after\n", plan.ops_before,
                            plan.ops_after);
   for (const graph::FusionReport& f : c.compiled.fusions) {
@@ -166,6 +242,7 @@ Result<int> plan(const CommandLine& line, const PlanOptions& options) {
   SGA_ASSIGN(JobSpec job, load_job(options.job, line.overrides));
   SGA_TRY(choose_strategy(*line.strategies, job));
   if (!options.topology.empty()) job.compile.topology = options.topology;
+  if (options.workers > 0) SGA_TRY(check_mesh_fits(job, options.workers));
   Dumper dumper{options.dump_dir};
   decltype(graph::CompileOptions::dump) dump;
   if (!options.dump_dir.empty()) {
@@ -178,10 +255,13 @@ Result<int> plan(const CommandLine& line, const PlanOptions& options) {
   SGA_TRY(blame_option("--dump-ir", dumper.status));
   if (!options.html.empty()) SGA_TRY(write_html(job, c.compiled, options.html));
   if (options.json) {
-    std::cout << plan_json(job, c.compiled) << "\n";
+    std::cout << plan_json(job, c.compiled, options.workers) << "\n";
     return kExitDone;
   }
   print_summary(job, c);
+  if (options.workers > 0) print_workers(c.compiled.plan, options.workers);
+  SGA_ASSIGN(const LoadedCluster cluster, load_cluster(job));
+  if (cluster.cluster != nullptr) print_cluster_fit(c.compiled.plan, *cluster.cluster);
   if (options.passes) print_passes(c.compiled);
   return kExitDone;
 }
@@ -196,6 +276,9 @@ void add_plan(CLI::App& app, CommandLine& line) {
   sub->add_option("--html", options->html, "write one self-contained page to FILE");
   sub->add_option("--topology", options->topology,
                   "cluster file whose links and devices predict times: compile.topology");
+  sub->add_option("--workers", options->workers,
+                  "check that the mesh fits that many and show which ranks each would host")
+      ->check(CLI::Range(1, 65536));
   add_cache_options(*sub, options->cache);
   sub->add_flag("--json", options->json, "one JSON object");
   sub->add_flag("--passes", options->passes, "also passes, subgraphs and launch order");

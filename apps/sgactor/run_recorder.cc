@@ -1,6 +1,7 @@
 #include "apps/sgactor/run_recorder.h"
 
 #include "apps/sgactor/clock.h"
+#include "apps/sgactor/profile_file.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
 #include "graph/base/units.h"
@@ -44,8 +45,8 @@ Status open_append(std::ofstream& out, const std::string& file) {
 
 }  // namespace
 
-std::string metrics_line(const actors::StepReport& r, double flops_per_token,
-                         int64_t memory_bytes) {
+std::string metrics_line(const actors::StepReport& r, double flops_per_token, int64_t memory_bytes,
+                         double peak_flops) {
   const double rate = tokens_per_second(r);
   Json line;
   line["step"] = r.step;
@@ -57,11 +58,25 @@ std::string metrics_line(const actors::StepReport& r, double flops_per_token,
   line["tok_s"] = rate;
   line["step_ms"] = r.step_ms;
   line["tflops"] = rate * flops_per_token * 1e-12;
-  line["mfu"] = nullptr;  // a CPU has no stated peak
+  line["mfu"] = peak_flops > 0 ? Json(rate * flops_per_token / peak_flops) : Json();
   line["mem_gib"] = static_cast<double>(memory_bytes) / static_cast<double>(kGiB);
-  line["overlap"] = nullptr;  // one rank communicates with nobody
+  line["overlap"] = nullptr;  // launches of a run that is not traced are not timed
   line["generation"] = r.generation;
   return line.dump();
+}
+
+double known_peak_flops(const JobSpec& job, const std::string& devices, int64_t workers) {
+  const auto loaded = load_cluster(job);
+  if (!loaded.ok() || loaded->cluster == nullptr) return 0;
+  const graph::DeviceSpec& device = loaded->cluster->hosts[0].devices[0];
+  const auto is_cpu = [](const std::string& kind) { return kind.starts_with("cpu"); };
+  const bool same =
+      is_cpu(devices) == is_cpu(device.kind) && (is_cpu(devices) || devices.starts_with("cuda"));
+  if (!same) return 0;
+  const JobSpec::Parallelism& p = job.parallelism;
+  const int64_t mesh =
+      p.data_parallel_degree * p.tensor_parallel_degree * p.pipeline_parallel_degree;
+  return device.flops_per_s * static_cast<double>(workers > 0 ? workers : mesh);
 }
 
 RunRecorder::RunRecorder(RecorderOptions options)
@@ -94,7 +109,7 @@ void RunRecorder::on_step(const actors::StepReport& r) {
   last_ = r;
   tokens_ += r.tokens;
   write(metrics_, options_.run.metrics(),
-        metrics_line(r, options_.flops_per_token, options_.memory_bytes));
+        metrics_line(r, options_.flops_per_token, options_.memory_bytes, options_.peak_flops));
   audit("coordinator", "commit",
         fmt::format("\"step\":{},\"generation\":{},\"sample_hash\":\"{}\",\"loss_bits\":\"{}\"",
                     r.step, r.generation, hex64(r.sample_hash), float_bits(r.loss)));

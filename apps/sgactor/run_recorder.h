@@ -1,5 +1,6 @@
 #pragma once
 #include "actors/runtime/training.h"
+#include "apps/sgactor/job_spec.h"
 #include "apps/sgactor/progress.h"
 #include "apps/sgactor/run_directory.h"
 #include "graph/base/status.h"
@@ -13,9 +14,17 @@ namespace sgactor::apps {
 
 /// The line of metrics.jsonl, without newline: step, loss, loss_bits, grad_norm, lr, tokens, tok_s,
 /// step_ms, tflops, mfu, mem_gib, overlap, generation. Numbers that are not finite or not known are
-/// null. `loss_bits` is the FP32 loss in 8 hex digits.
+/// null. `loss_bits` is the FP32 loss in 8 hex digits; `mem_gib` the arena that is planned for a
+/// rank; `mfu` the share of `peak_flops` (FLOP/s of all devices; 0: not known, null); `overlap`
+/// null: only a trace tells it.
 std::string metrics_line(const actors::StepReport& report, double flops_per_token,
-                         int64_t memory_bytes);
+                         int64_t memory_bytes, double peak_flops = 0);
+
+/// FLOP/s of all devices of a run, by the first device of compile.topology's cluster, one a worker.
+/// 0, which is not known: no topology, or one of another kind than `devices` ("cpu:2", "cuda:all").
+/// A CPU states no peak, so without a topology that was measured there is none. `workers`: 0: a
+/// worker for each of the mesh's degrees. Reads the file.
+double known_peak_flops(const JobSpec& job, const std::string& devices, int64_t workers);
 
 struct RecorderOptions {
   RunDirectory run;
@@ -24,6 +33,7 @@ struct RecorderOptions {
   int64_t log_interval = 1;
   double flops_per_token = 0;
   int64_t memory_bytes = 0;
+  double peak_flops = 0;  ///< of all devices; 0: not known
 };
 
 /// Writes a run's files as it goes and prints a line a step on standard output. Appends; every line

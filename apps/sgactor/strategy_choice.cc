@@ -3,6 +3,7 @@
 #include "actors/strategy/chosen_strategy.h"
 #include "apps/sgactor/model_source.h"
 
+#include <filesystem>
 #include <string>
 
 namespace sgactor::apps {
@@ -47,7 +48,13 @@ Status check_combination(const JobSpec& job, const actors::Strategy& strategy) {
 Status choose_strategy(const actors::StrategyTable& builtin, JobSpec& job) {
   actors::StrategyTable table = builtin;
   for (const std::string& path : job.plugins.libraries) {
-    SGA_TRY(actors::load_plugin(path, table).with_context(job.at("plugins.libraries")));
+    const Status loaded = actors::load_plugin(path, table);
+    if (loaded.ok()) continue;
+    std::error_code error;
+    const bool missing = !std::filesystem::exists(path, error);
+    const std::string advice = missing ? "; build it first (docs/guides/strategies.md)" : "";
+    return Status(loaded.code(), loaded.scope(),
+                  job.at("plugins.libraries") + ": " + loaded.message() + advice, loaded.origin());
   }
   const actors::Strategy* strategy = actors::find_strategy(table, job.strategy.name);
   if (strategy == nullptr) {

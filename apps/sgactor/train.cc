@@ -145,8 +145,10 @@ Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory
                     const Start& start, const RecordedSteps& recorded, kernels::Backend& backend,
                     const PlanCache& cache, const TrainOptions& options, Cluster* cluster) {
   const graph::Plan& plan = setup.training.compiled.plan;  // the tuner may replace it in place
+  const int64_t workers = cluster != nullptr ? options.cluster.workers : 1;
   RunRecorder recorder({run, start.first_step, job.training.steps, job.log.interval,
-                        plan.flops_per_token, plan.memory.planned_bytes});
+                        plan.flops_per_token, plan.memory.planned_bytes,
+                        known_peak_flops(job, options.devices, workers)});
   SGA_TRY(recorder.open());
   recorder.audit("main", start.first_step == 1 ? "start" : "resume",
                  fmt::format("\"version\":\"{}\",\"first_step\":{},\"schema_hash\":\"{}\","

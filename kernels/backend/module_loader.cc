@@ -49,7 +49,9 @@ bool is_there(const std::string& path) {
 BackendEntry lazy_module_backend(std::string name, std::string path) {
   if (!is_there(path)) {
     const std::string file = std::filesystem::path(path).filename().string();
-    return {std::move(name), {}, "module " + file + " not found beside the program"};
+    return {std::move(name),
+            {},
+            "module " + file + " not found beside the program; build with nvcc in PATH (README)"};
   }
   BackendEntry entry;
   entry.create = [name, path](const BackendOptions& options) -> Result<std::unique_ptr<Backend>> {

@@ -28,7 +28,8 @@ std::vector<std::string> train(std::vector<std::string> more) {
 TEST_F(BadInput, Commands) {
   expect_refused({"trian", "job.toml"}, {"unknown command 'trian'", "did you mean train?"});
   expect_refused({"frobnicate"}, {"unknown command 'frobnicate'", "--help"});
-  expect_refused({"train", "job.toml", "--resum"}, {"--resum"});
+  expect_refused({"train", "job.toml", "--resum"},
+                 {"train: unknown option --resum; did you mean --resume?"});
   expect_refused({"train"}, {"expected a job file"});
   expect_refused({"train", "job.toml", "--resume"}, {"--resume: needs --run-dir"});
   expect_refused(train({"--workers", "2"}), {"--workers 2", "1 logical rank", "expected 1 to 1"});

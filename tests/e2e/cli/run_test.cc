@@ -65,7 +65,9 @@ TEST_F(ProgramRun, PlanJsonHasExactlyTheKeys) {
   const json plan = json::parse(r.out);
   EXPECT_EQ(keys_of(plan),
             (std::set<std::string>{"params", "flops_per_token", "ops", "memory", "compile_ms",
-                                   "schema_hash", "passes", "resilience"}));
+                                   "schema_hash", "passes", "resilience", "mesh"}));
+  EXPECT_EQ(plan["mesh"],
+            (json{{"pp", 1}, {"dp", 1}, {"tp", 1}, {"zero_stage", 0}, {"logical_ranks", 1}}));
   EXPECT_EQ(keys_of(plan["ops"]), (std::set<std::string>{"before", "after"}));
   EXPECT_EQ(keys_of(plan["memory"]),
             (std::set<std::string>{"naive_bytes", "planned_bytes", "lower_bound_bytes",
@@ -76,6 +78,50 @@ TEST_F(ProgramRun, PlanJsonHasExactlyTheKeys) {
   EXPECT_EQ(plan["schema_hash"].get<std::string>().size(), 16U);
   EXPECT_LE(plan["memory"]["lower_bound_bytes"], plan["memory"]["planned_bytes"]);
   EXPECT_LT(plan["ops"]["after"], plan["ops"]["before"]);
+}
+
+TEST_F(ProgramRun, PlanShowsWhoHostsWhat) {
+  const std::string dp = "--parallelism.data_parallel_degree=2";
+  const std::string zero = "--parallelism.zero_stage=3";
+  const ProgramResult r = run({"plan", "job.toml", dp, zero, "--workers", "2"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("pp 1 x dp 2 x tp 1, ZeRO 3, 2 logical ranks; memory is of one rank"),
+            std::string::npos)
+      << r.out;
+  EXPECT_NE(r.out.find("workers     2"), std::string::npos) << r.out;
+  const json one = json::parse(run({"plan", "job.toml", dp, zero, "--workers=1", "--json"}).out);
+  const json two = json::parse(run({"plan", "job.toml", dp, zero, "--workers=2", "--json"}).out);
+  ASSERT_EQ(one["workers"].size(), 1U);
+  ASSERT_EQ(two["workers"].size(), 2U);
+  EXPECT_EQ(one["workers"][0]["ranks"], (json{0, 1}));
+  EXPECT_EQ(two["workers"][1]["ranks"], json::array({1}));
+  EXPECT_EQ(two["workers"][0]["arena_bytes"], two["memory"]["planned_bytes"]);
+  EXPECT_EQ(one["workers"][0]["arena_bytes"], 2 * two["memory"]["planned_bytes"].get<int64_t>());
+  expect_refused({"plan", "job.toml", dp, "--workers=3"},
+                 {"--workers 3: the mesh has 2 logical ranks", "expected 1 to 2"});
+  write("one.cluster", "network 1e9 1e-5\nhost a 1e10 1e-6\n  device cpu 1000 1e11 1e10\n");
+  const ProgramResult small = run({"plan", "job.toml", dp, "--topology", "one.cluster"});
+  ASSERT_EQ(small.exit_code, 0) << small.err;
+  EXPECT_NE(small.out.find("1 device on 1 host, 1 in use"), std::string::npos) << small.out;
+  EXPECT_NE(small.out.find("does not fit"), std::string::npos) << small.out;
+}
+
+TEST_F(ProgramRun, SchedulesOfAPipelineGiveTheSameBits) {
+  const std::string pp = "--parallelism.pipeline_parallel_degree=2";
+  const std::string many = "--training.micro_batch_size=1";
+  std::vector<std::string> bits;
+  std::set<std::string> plans;
+  for (const std::string name : {"1f1b", "gpipe"}) {
+    const std::string schedule = "--parallelism.schedule=" + name;
+    const ProgramResult r = run({"train", "job.toml", "--run-dir", name, pp, many, schedule});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    if (bits.empty()) bits = loss_bits(name);
+    ASSERT_EQ(bits.size(), 6U);
+    EXPECT_EQ(loss_bits(name), bits);
+    const std::string plan = run({"plan", "job.toml", pp, many, schedule, "--passes"}).out;
+    plans.insert(plan.substr(plan.find("\nprogram 0: ")));  // what comes before has times
+  }
+  EXPECT_EQ(plans.size(), 2U);
 }
 
 TEST_F(ProgramRun, PlanDumpsEveryPass) {

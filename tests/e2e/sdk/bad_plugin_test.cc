@@ -31,7 +31,7 @@ class BadPlugin : public ProgramTest {
 };
 
 TEST_F(BadPlugin, IsNamed) {
-  expect_plugin_refused("none.so", "no such file");
+  expect_plugin_refused("none.so", "no such file; build it first (docs/guides/strategies.md)");
   expect_plugin_refused("text.txt", "cannot be loaded");
   expect_plugin_refused(plugin("no_symbols"), "is no plug-in of this program");
   expect_plugin_refused(plugin("other_version"), "was built for \"strategy SDK 0, gcc 4\"");

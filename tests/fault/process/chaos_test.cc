@@ -56,6 +56,20 @@ TEST_F(Chaos, WhatTheScenarioLeavesOpenComesFromTheSeed) {
   EXPECT_NE(result.out.find("divergences  0 in 60 steps"), std::string::npos) << result.out;
 }
 
+TEST_F(Chaos, AFaultThatNeverStrikesIsNamed) {
+  // Nothing recovers from slowness, so the second fault waits in vain.
+  write("scenario.toml",
+        "workers = 2\n[[fault]]\nkind = \"slow_worker\"\nrank = 0\nat_step = 5\n"
+        "[[fault]]\nkind = \"kill_worker\"\nrank = 1\nat_step = \"recovery\"\n");
+  const ProgramResult result = run(chaos({}));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("fault 2 (kill_worker) never struck: no recovery from the fault before "
+                            "it was seen to begin"),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(result.out.find("divergences  0"), std::string::npos) << result.out;
+}
+
 TEST_F(Chaos, WhatDoesNotExistIsRefusedBeforeTraining) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[[fault]]\nkind = \"kill_planet\"\n", "scenario.toml:2: kind: expected"},

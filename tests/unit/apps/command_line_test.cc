@@ -26,6 +26,32 @@ TEST(Overrides, MissingValue) {
             "--training.steps: expected a value, as in --training.steps=VALUE");
 }
 
+/// What `sgactor ARGS` says on standard error.
+std::string refused(const std::vector<std::string>& args) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run_program({}, {}, args), kExitUsage);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Words, ThatAreUnknownAreNamedWithTheNearest) {
+  EXPECT_EQ(refused({"train", "job.toml", "--device", "cuda"}),
+            "sgactor: train: unknown option --device; did you mean --devices?\n");
+  EXPECT_EQ(refused({"train", "job.toml", "--resum"}),
+            "sgactor: train: unknown option --resum; did you mean --resume?\n");
+  EXPECT_EQ(refused({"train", "job.toml", "--steps=5"}),
+            "sgactor: train: unknown option --steps; did you mean training.steps?\n");
+  EXPECT_EQ(refused({"plan", "job.toml", "--qzx"}), "sgactor: plan: unknown option --qzx\n");
+  EXPECT_EQ(refused({"plan", "a.toml", "b.toml"}), "sgactor: plan: unexpected argument b.toml\n");
+}
+
+TEST(Words, ThatAreMissingAreListed) {
+  const std::string ckpt = refused({"ckpt"});
+  EXPECT_EQ(ckpt.rfind("sgactor: ckpt: expected a subcommand, one of ls, show, verify", 0), 0U)
+      << ckpt;
+  EXPECT_EQ(refused({"plan"}), "sgactor: plan: job is required\n");
+  EXPECT_NE(refused({"chaos", "--simulate", "job.toml"}).find("takes no job"), std::string::npos);
+}
+
 TEST(Devices, Grammar) {
   EXPECT_EQ(parse_devices("cpu:2")->options.num_threads, 2);
   EXPECT_EQ(parse_devices("cpu")->options.num_threads, 0);

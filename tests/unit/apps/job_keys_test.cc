@@ -38,6 +38,23 @@ TEST(JobKeys, HintPrefersTheSameSection) {
   EXPECT_EQ(nearest_key_hint("training.xyzzy_plugh"), "");
 }
 
+TEST(JobKeys, HintKnowsNamesOfOtherTrainers) {
+  EXPECT_EQ(nearest_key_hint("optimizer.learning_rate"), "; did you mean optimizer.lr?");
+  EXPECT_EQ(nearest_key_hint("training.seq_length"), "; did you mean training.seq_len?");
+  EXPECT_EQ(nearest_key_hint("training.tensor_model_parallel_size"),
+            "; did you mean parallelism.tensor_parallel_degree?");
+  EXPECT_EQ(nearest_key_hint("bfloat16"), "; did you mean training.dtype = \"bf16\"?");
+  EXPECT_EQ(nearest_key_hint("parallelism.dp"), "; did you mean parallelism.data_parallel_degree?");
+  EXPECT_EQ(nearest_key_hint("zero"), "; did you mean parallelism.zero_stage?");
+  EXPECT_NE(nearest_key_hint("batch_size").find("training.global_batch_size"), std::string::npos);
+}
+
+TEST(JobKeys, HintGuessesNothingOfTwoLetters) {
+  EXPECT_EQ(nearest_key_hint("training.x"), "");
+  EXPECT_EQ(nearest_key_hint("ab"), "");
+  EXPECT_EQ(nearest_key_hint("hff"), "; did you mean model.hf?");
+}
+
 TEST(JobKeys, Expectations) {
   EXPECT_EQ(expectation(*find_job_key("training.seq_len")), "an integer from 1 to 1048576");
   EXPECT_EQ(expectation(*find_job_key("optimizer.beta1")), "a number from 0 to below 1");

@@ -130,7 +130,7 @@ TEST(JobSpec, UnknownKeyNamesPlaceAndNearest) {
   EXPECT_EQ(error_of(with("[training]\nstepz = 3\n")),
             "job.toml:4: training.stepz: unknown key; did you mean training.steps?");
   EXPECT_EQ(error_of(with("[optimizer]\nlearning_rate = 3\n")),
-            "job.toml:4: optimizer.learning_rate: unknown key");
+            "job.toml:4: optimizer.learning_rate: unknown key; did you mean optimizer.lr?");
 }
 
 TEST(JobSpec, KeyInWrongSectionNamesTheRightOne) {
@@ -323,6 +323,16 @@ TEST(JobSpec, PathsAreRelativeToTheJobFileFirst) {
   job = load_job((dir / "job.toml").string(), {{"data.path", "elsewhere.txt"}});
   ASSERT_TRUE(job.ok());
   EXPECT_EQ(job->data.path, (fs::current_path() / "elsewhere.txt").string());
+  // What is nowhere is blamed where the writer of the file would put it.
+  std::ofstream(dir / "job.toml") << kMinimal
+                                  << "[data]\nkind = \"text\"\npath = \"corpus.txt\"\n"
+                                     "[plugins]\nlibraries = [\"build/mine.so\"]\n"
+                                     "[profile]\nrecord = \"times.json\"\n";
+  job = load_job((dir / "job.toml").string(), {});
+  ASSERT_TRUE(job.ok()) << job.status().to_string();
+  EXPECT_EQ(job->data.path, (dir / "corpus.txt").string());
+  EXPECT_EQ(job->plugins.libraries[0], (dir / "build/mine.so").string());
+  EXPECT_EQ(job->profile.record, (fs::current_path() / "times.json").string());
   fs::remove_all(dir);
 }
 

@@ -1,0 +1,75 @@
+#include "apps/sgactor/chaos_scenario.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace sgactor::apps {
+namespace {
+
+using Kind = ChaosFault::Kind;
+
+ChaosScenario draw(const std::string& head, ChaosLimits limits, uint64_t seed) {
+  auto scenario = parse_scenario(head + "[random]\ncount = 200\n", "s.toml", limits, seed);
+  EXPECT_TRUE(scenario.ok()) << scenario.status().to_string();
+  return scenario.ok() ? *scenario : ChaosScenario{};
+}
+
+std::set<Kind> kinds_of(const ChaosScenario& scenario) {
+  std::set<Kind> out;
+  for (const ChaosFault& fault : scenario.faults) out.insert(fault.kind);
+  return out;
+}
+
+TEST(ChaosScenario, DrawsEveryKindThatNeedsNothingElse) {
+  const std::set<Kind> of_workers = {Kind::kKillWorker, Kind::kHangWorker, Kind::kSlowWorker,
+                                     Kind::kKillActor};
+  std::set<Kind> with_links = of_workers;
+  with_links.insert({Kind::kDropFrame, Kind::kDelayFrame, Kind::kDuplicateFrame,
+                     Kind::kCorruptFrame, Kind::kPartition});
+  std::set<Kind> all = with_links;
+  all.insert(Kind::kBitFlip);
+  EXPECT_EQ(kinds_of(draw("workers = 1\n", {2, 100}, 1)), of_workers);
+  EXPECT_EQ(kinds_of(draw("workers = 2\n", {2, 100}, 1)), with_links);
+  EXPECT_EQ(kinds_of(draw("workers = 2\n", {2, 100, true}, 1)), all);
+}
+
+TEST(ChaosScenario, DrawsAreOfTheSeed) {
+  const auto facts = [](uint64_t seed) {
+    std::vector<std::tuple<Kind, int64_t, int64_t, int64_t>> out;
+    for (const ChaosFault& f : draw("workers = 2\n", {4, 100}, seed).faults) {
+      out.emplace_back(f.kind, f.rank, f.at_step, f.to_rank);
+    }
+    return out;
+  };
+  EXPECT_EQ(facts(3), facts(3));
+  EXPECT_NE(facts(3), facts(4));
+}
+
+TEST(ChaosScenario, DrawnFaultsAreWithinTheRun) {
+  for (const ChaosFault& f : draw("workers = 2\n", {4, 100}, 5).faults) {
+    EXPECT_GE(f.at_step, 1);
+    EXPECT_LE(f.at_step, 90);
+    if (!is_of_link(f.kind)) continue;
+    EXPECT_EQ(f.to_rank, (f.rank + 2) % 4);  // the worker with the other two ranks
+    const bool takes_time = f.kind == Kind::kDelayFrame || f.kind == Kind::kPartition;
+    EXPECT_EQ(f.value > 0, takes_time);
+  }
+  EXPECT_EQ(draw("", {2, 1}, 5).faults[0].at_step, 1);
+}
+
+TEST(ChaosScenario, OfOneRankSaysWhatToGive) {
+  const std::string fault = "[[fault]]\nkind = \"kill_worker\"\n";
+  EXPECT_EQ(parse_scenario("workers = 2\n" + fault, "s.toml", {1, 100}, 1).status().message(),
+            "s.toml:1: workers: the job has 1 logical rank, a worker hosts at least one; give "
+            "--parallelism.data_parallel_degree=2");
+  EXPECT_EQ(parse_scenario("workers = 3\n" + fault, "s.toml", {2, 100}, 1).status().message(),
+            "s.toml:1: workers: expected a number from 1 to 2");
+  const std::string link = "[[fault]]\nkind = \"drop_frame\"\n";
+  const std::string message = parse_scenario(link, "s.toml", {1, 100}, 1).status().message();
+  EXPECT_NE(message.find("needs two workers, and the job has 1 logical rank"), std::string::npos)
+      << message;
+}
+
+}  // namespace
+}  // namespace sgactor::apps
