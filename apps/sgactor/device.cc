@@ -1,10 +1,29 @@
 #include "apps/sgactor/device.h"
 
+#include "apps/sgactor/cluster_ranks.h"
 #include "graph/base/units.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <charconv>
+#include <vector>
 
 namespace sgactor::apps {
+namespace {
+
+/// Of a validation plan, which has no parameters of its own.
+int64_t own_bytes(const graph::Plan& validation) {
+  if (validation.programs.empty()) return 0;
+  const graph::RankProgram& program = validation.programs[0];
+  int64_t bytes = program.arena_bytes;
+  for (const graph::Buffer& b : program.buffers) {
+    if (b.kind == graph::BufferKind::kParameter) bytes -= b.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Result<DeviceSpec> parse_devices(const std::string& text) {
   DeviceSpec spec;
@@ -48,15 +67,43 @@ graph::StorageModel storage_model(const kernels::Backend& backend) {
   return graph::StorageModel::kNative;
 }
 
-Status check_memory(const graph::Plan& plan, const kernels::Backend& backend) {
-  const int64_t needed = plan.programs.empty() ? 0 : plan.programs[0].arena_bytes;
+int64_t hosted_bytes(const graph::Plan& plan, const graph::Plan* validation, int64_t workers) {
+  if (plan.ranks.empty()) return 0;
+  // As the runtime has it: the first rank validates, where it holds the whole model.
+  const int32_t validates =
+      validation != nullptr && plan.mesh.pp == 1 && plan.mesh.tp == 1 ? rank_at(plan, 0, 0, 0) : -1;
+  const auto most = static_cast<int64_t>(plan.ranks.size());
+  const auto dealt = deal_ranks(plan, static_cast<int32_t>(std::clamp<int64_t>(workers, 1, most)));
+  int64_t busiest = 0;
+  for (const std::vector<int32_t>& ranks : dealt) {
+    int64_t bytes = 0;
+    for (const int32_t r : ranks) {
+      const int32_t program = plan.ranks[static_cast<size_t>(r)].program;
+      bytes += plan.programs[static_cast<size_t>(program)].arena_bytes;
+      if (r == validates) bytes += own_bytes(*validation);
+    }
+    busiest = std::max(busiest, bytes);
+  }
+  return busiest;
+}
+
+Status check_memory(const graph::Plan& plan, const kernels::Backend& backend,
+                    const graph::Plan* validation, int64_t workers) {
   const int64_t there = backend.info().memory_bytes;
+  const int64_t needed = hosted_bytes(plan, validation, workers);
   if (there <= 0 || needed <= there) return {};
-  return make_status(Code::kOutOfMemory,
-                     "the plan needs " + format_bytes(needed) + " and " + backend.info().device +
-                         " has " + format_bytes(there) +
-                         "; smaller: training.micro_batch_size, training.seq_len or the model",
-                     Scope::kDevice);
+  const auto ranks = static_cast<int64_t>(plan.ranks.size());
+  const int64_t hosted = (ranks + workers - 1) / std::max<int64_t>(workers, 1);
+  const std::string share =
+      hosted > 1 ? fmt::format(" for the {} ranks of one process", hosted) : std::string();
+  return make_status(
+      Code::kOutOfMemory,
+      fmt::format("the plan needs {}{} and {} has {}; less take a smaller "
+                  "training.micro_batch_size, training.seq_len or model, training.recompute, "
+                  "training.memory_budget, and, with more workers, parallelism.zero_stage, "
+                  "parallelism.tensor_parallel_degree or parallelism.pipeline_parallel_degree",
+                  format_bytes(needed), share, backend.info().device, format_bytes(there)),
+      Scope::kDevice);
 }
 
 }  // namespace sgactor::apps

@@ -21,7 +21,12 @@ Result<std::unique_ptr<kernels::Backend>> create_device(const kernels::BackendTa
                                                         const DeviceSpec& device);
 /// How a backend stores tensors, by what it says of one.
 graph::StorageModel storage_model(const kernels::Backend& backend);
-/// Errors: kOutOfMemory, scope kDevice, with both sizes, if the plan's arena cannot fit.
-Status check_memory(const graph::Plan& plan, const kernels::Backend& backend);
+/// Bytes of the arenas that the busiest of `workers` processes holds: those of the ranks that it
+/// hosts (deal_ranks), and of `validation` (null: none) beside rank 0's, whose parameters it reads.
+int64_t hosted_bytes(const graph::Plan& plan, const graph::Plan* validation, int64_t workers);
+/// Errors: kOutOfMemory, scope kDevice, with both sizes and the keys that make a plan smaller, if
+/// hosted_bytes are more than the device has.
+Status check_memory(const graph::Plan& plan, const kernels::Backend& backend,
+                    const graph::Plan* validation = nullptr, int64_t workers = 1);
 
 }  // namespace sgactor::apps

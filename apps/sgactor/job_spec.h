@@ -101,6 +101,7 @@ struct JobSpec {
   struct Profile {
     std::string use;
     std::string record;
+    bool foreign = false;  ///< `use` has times of another device: left out; no key of its own
   } profile;
   struct Strategy {
     std::string name = "mesh";

@@ -39,6 +39,7 @@ class StepClock : public actors::TrainingObserver {
       : next_(next), tuner_(tuner), plan_(plan) {}
 
   void on_step(const actors::StepReport& report) override {
+    last_step_ = report.step;
     graph::StepMeasure step;
     step.seconds = std::max(report.step_ms, 1e-6) * 1e-3;
     step.busy_share = report.kernel_ms * 1e-3 / step.seconds;
@@ -54,12 +55,14 @@ class StepClock : public actors::TrainingObserver {
   }
   /// Of the newest checkpoint.
   [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] int64_t last_step() const { return last_step_; }
 
  private:
   actors::TrainingObserver& next_;
   MicroBatchTuner& tuner_;
   const graph::Plan& plan_;  // replaced in place between pieces
   std::string path_;
+  int64_t last_step_ = 0;
 };
 
 JobSpec with_size(const JobSpec& job, int64_t size) {
@@ -68,10 +71,18 @@ JobSpec with_size(const JobSpec& job, int64_t size) {
   return sized;
 }
 
+/// Errors: kOutOfMemory: the size takes too much. Others are the job's.
 Result<CompiledJob> compile_size(const TunedRun& run, int64_t size) {
-  SGA_ASSIGN(CompiledJob compiled,
-             compile_job(with_size(run.job, size), storage_model(run.backend), {}, &run.cache));
-  SGA_TRY(check_memory(compiled.compiled.plan, run.backend));
+  auto sized = compile_job(with_size(run.job, size), storage_model(run.backend), {}, &run.cache);
+  if (!sized.ok()) {
+    // The run's own size meets the budget.
+    const Status& s = sized.status();
+    const bool budget =
+        s.code() == Code::kInvalidArgument && !run.job.training.memory_budget.empty();
+    return budget ? Status(Code::kOutOfMemory, s.scope(), s.message(), s.origin()) : s;
+  }
+  CompiledJob compiled = std::move(*sized);
+  SGA_TRY(check_memory(compiled.compiled.plan, run.backend, run.validation));
   return compiled;
 }
 
@@ -90,10 +101,9 @@ void record(const TunedRun& run, int64_t step, const TunerDecision& d, const gra
   std::fflush(stdout);
 }
 
-/// Decides after `step` and makes run.compiled the plan of the tuner's size.
-Status change_size(const TunedRun& run, MicroBatchTuner& tuner, int64_t step) {
-  const int64_t in_use = tuner.size();
-  TunerDecision decision = tuner.decide();
+/// Makes run.compiled, of size `in_use`, the plan of what was decided after `step`.
+Status change_size(const TunedRun& run, MicroBatchTuner& tuner, TunerDecision decision,
+                   int64_t in_use, int64_t step) {
   while (decision.to != in_use) {
     auto compiled = compile_size(run, decision.to);
     if (compiled.ok()) {
@@ -159,12 +169,24 @@ Result<actors::TrainingSummary> run_tuned(const TunedRun& run, const actors::Tra
   inputs.observer = &clock;
   std::unique_ptr<transport::Checkpoint> state;
   actors::TrainingSummary total;
+  int64_t ran = tuner.size();  // the last size that has done a step
   for (int64_t first = spec.first_step;;) {
     const actors::TrainingSpec piece = piece_of(run, spec, tuner, first);
-    SGA_ASSIGN(const actors::TrainingSummary summary, actors::run_training(piece, inputs));
-    add_summary(total, summary);
-    if (summary.interrupted || piece.last_step == spec.last_step) return total;
-    SGA_TRY(change_size(run, tuner, piece.last_step));
+    const int64_t size = tuner.size();
+    const auto summary = actors::run_training(piece, inputs);
+    if (!summary.ok()) {
+      // The device has less than it said, or backends keep more beside the arena: the state is
+      // still that of the step before.
+      const bool goes_back = summary.status().code() == Code::kOutOfMemory && size != ran &&
+                             !tuner.settled() && clock.last_step() < first;
+      if (!goes_back) return summary.status();
+      SGA_TRY(change_size(run, tuner, tuner.reject(summary.status().message()), size, first - 1));
+      continue;
+    }
+    ran = size;
+    add_summary(total, *summary);
+    if (summary->interrupted || piece.last_step == spec.last_step) return total;
+    SGA_TRY(change_size(run, tuner, tuner.decide(), size, piece.last_step));
     SGA_ASSIGN(state, transport::Checkpoint::open(clock.path()));
     inputs.initial_state = state.get();
     first = piece.last_step + 1;

@@ -1,6 +1,7 @@
 #include "apps/sgactor/profile_file.h"
 
 #include "graph/base/hash.h"
+#include "graph/base/log.h"
 #include "transport/storage/run_files.h"
 
 #include <fmt/format.h>
@@ -164,6 +165,18 @@ class Slices {
   int64_t last_ = 0;
 };
 
+/// "model, avx2, 2 threads, library" as "model, avx2, library".
+std::string without_threads(const std::string& description) {
+  for (const std::string_view unit : {" threads", " thread"}) {
+    const size_t end = description.find(unit);
+    if (end == std::string::npos) continue;
+    const size_t begin = description.rfind(", ", end);
+    if (begin == std::string::npos) continue;
+    return description.substr(0, begin) + description.substr(end + unit.size());
+  }
+  return description;
+}
+
 Status add_trace(const std::string& path, Slices& slices) {
   SGA_ASSIGN(const std::string text, read_gzip(path));
   try {
@@ -178,7 +191,7 @@ Status add_trace(const std::string& path, Slices& slices) {
 
 Result<LoadedProfile> load_profile(const JobSpec& job) {
   LoadedProfile loaded;
-  if (job.profile.use.empty()) return loaded;
+  if (job.profile.use.empty() || job.profile.foreign) return loaded;
   const std::string place = job.at("profile.use") + ": " + job.profile.use;
   const auto text = transport::read_file(job.profile.use);
   if (!text.ok()) return invalid_argument(job.at("profile.use") + ": " + text.status().message());
@@ -187,6 +200,20 @@ Result<LoadedProfile> load_profile(const JobSpec& job) {
   loaded.profile = std::make_shared<const graph::Profile>(std::move(*profile));
   loaded.content_hash = hash128(std::as_bytes(std::span(*text))).hex();
   return loaded;
+}
+
+void leave_out_foreign_profile(JobSpec& job, const kernels::DeviceInfo& device) {
+  const auto loaded = load_profile(job);
+  if (!loaded.ok() || loaded->profile == nullptr) return;
+  const graph::Profile& p = *loaded->profile;
+  if (p.backend == device.backend &&
+      without_threads(p.device) == without_threads(device.description)) {
+    return;
+  }
+  job.profile.foreign = true;
+  log::warn("{}: {}: has times of {} ({}), and this is {} ({}): it is left out",
+            job.at("profile.use"), job.profile.use, p.backend, p.device, device.backend,
+            device.description);
 }
 
 Result<LoadedCluster> load_cluster(const JobSpec& job) {
@@ -231,9 +258,13 @@ Result<graph::Profile> profile_of_traces(const graph::Plan& plan,
 Status record_profile(const JobSpec& job, const graph::Plan& plan, const RunDirectory& run,
                       const kernels::DeviceInfo& device) {
   if (job.profile.record.empty()) return {};
-  SGA_ASSIGN(const graph::Profile profile, profile_of_run(plan, run, device));
+  SGA_ASSIGN(graph::Profile profile, profile_of_run(plan, run, device));
   if (profile.subgraphs.empty())
     return internal_error(run.path + "/trace: holds no launch of this plan");
+  const auto used = load_profile(job);
+  if (used.ok() && used->profile != nullptr)
+    profile.collectives.insert(used->profile->collectives.begin(),
+                               used->profile->collectives.end());
   return transport::write_file_atomic(job.profile.record, graph::write_profile(profile));
 }
 

@@ -17,11 +17,15 @@ inline constexpr int64_t kProfileSteps = 8;
 
 /// The profile that profile.use names, and a hash of its content for the key of plans.
 struct LoadedProfile {
-  std::shared_ptr<const graph::Profile> profile;  ///< null: none is named
-  std::string content_hash;                       ///< empty: none is named
+  std::shared_ptr<const graph::Profile> profile;  ///< null: none is named, or it is foreign
+  std::string content_hash;                       ///< empty: the same
 };
 /// Errors: kInvalidArgument naming key and file.
 Result<LoadedProfile> load_profile(const JobSpec& job);
+/// Sets profile.foreign, with a warning that names key, file and both devices, where the profile is
+/// of another backend or device than `device`; how many threads of a CPU is no difference. A file
+/// that cannot be read is left to load_profile.
+void leave_out_foreign_profile(JobSpec& job, const kernels::DeviceInfo& device);
 
 /// The cluster that compile.topology names, and a hash of its content for the key of plans.
 struct LoadedCluster {
@@ -42,7 +46,9 @@ Result<graph::Profile> profile_of_run(const graph::Plan& plan, const RunDirector
 Result<graph::Profile> profile_of_traces(const graph::Plan& plan,
                                          const std::vector<std::string>& files, bool warm);
 
-/// Writes what profile.record asks for; nothing if it is empty.
+/// Writes what profile.record asks for; nothing if it is empty. Sizes of communication that the run
+/// did not have, but the profile that it went by has, are taken over: they keep telling the next
+/// plan what other buckets would take.
 Status record_profile(const JobSpec& job, const graph::Plan& plan, const RunDirectory& run,
                       const kernels::DeviceInfo& device);
 

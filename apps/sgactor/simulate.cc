@@ -38,6 +38,25 @@ int64_t arena_bytes(const graph::Plan& plan) {
   return most;
 }
 
+/// Every logical rank has a device of its own.
+Status check_devices(const JobSpec& job, const graph::Plan& plan, const graph::ClusterSpec& cluster,
+                     const std::string& file) {
+  const int64_t devices = cluster.num_devices();
+  if (plan.mesh.num_ranks() <= devices) return {};
+  const int64_t a_replica = int64_t{plan.mesh.pp} * plan.mesh.tp;
+  const bool by_dp = a_replica <= devices;
+  const bool logical = job.parallelism.logical_data_parallel > 0;
+  const char* key =
+      by_dp ? logical ? "parallelism.logical_data_parallel" : "parallelism.data_parallel_degree"
+            : "parallelism.pipeline_parallel_degree";
+  const int64_t most = by_dp ? devices / a_replica : devices / plan.mesh.tp;
+  return invalid_argument(fmt::format(
+      "{}: pp {} x dp {} x tp {} are {} logical ranks, and {} has {} devices; expected {}",
+      job.at(key), plan.mesh.pp, plan.mesh.dp, plan.mesh.tp, plan.mesh.num_ranks(), file, devices,
+      most > 0 ? fmt::format("{} or fewer", most)
+               : "a smaller parallelism.tensor_parallel_degree too"));
+}
+
 nlohmann::ordered_json report(const JobSpec& job, const graph::Plan& plan,
                               const graph::ClusterSpec& cluster, const graph::SimulatedStep& step) {
   const auto tokens = static_cast<double>(job.training.global_batch_size * job.training.seq_len);
@@ -66,6 +85,7 @@ Result<int> simulate(const CommandLine& line, const SimulateOptions& options) {
   SGA_ASSIGN(const CompiledJob compiled,
              compile_job(job, graph::StorageModel::kNative, {}, &cache));
   const graph::Plan& plan = compiled.compiled.plan;
+  SGA_TRY(check_devices(job, plan, cluster, options.topology));
   SGA_ASSIGN(const graph::SimulatedStep step, graph::simulate_step(plan, cluster));
   if (!options.trace.empty()) {
     SGA_TRY(transport::write_file_atomic(options.trace, graph::simulated_trace(plan, step)));

@@ -169,9 +169,11 @@ Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory
       training_spec(job, run, start.first_step, setup.validation.has_value(),
                     std::max(2, std::min(backend.info().num_threads, 8)));
   describe_job(job, setup.training, spec);
-  auto summary = cluster != nullptr ? run_cluster(*cluster, run, start, recorded, spec, inputs)
-                                    : run_here({job, setup.training, backend, cache, recorder}, run,
-                                               options, spec, inputs);
+  auto summary =
+      cluster != nullptr
+          ? run_cluster(*cluster, run, start, recorded, spec, inputs)
+          : run_here({job, setup.training, backend, cache, recorder, inputs.validation_plan}, run,
+                     options, spec, inputs);
   Status failure = summary.status();
   if (failure.ok()) failure = record_profile(job, plan, run, backend.info());
   const std::string report =
@@ -198,20 +200,28 @@ Status lock_resumed_run(const TrainOptions& options, RunLock& lock) {
   return lock.take({options.run_dir});
 }
 
-/// A resumed run goes on with the size that its checkpoint was made with.
+/// A resumed run goes on with the size that its checkpoint was made with. The job's own start
+/// stays: validation has its size in every part of the run.
 Status take_micro_batch_size(const RunDirectory& run, JobSpec& job) {
   SGA_ASSIGN(const ResumePoint point, find_resume_point(run));
   const transport::CheckpointInfo& info = point.checkpoint->info();
   const auto then = parse_job(info.job, info.path, {});
   if (!then.ok() || job.rank_batch_size() % then->training.micro_batch_size != 0) return {};
   job.training.micro_batch_size = then->training.micro_batch_size;
-  job.training.micro_batch_start = then->training.micro_batch_start;
   return {};
 }
 
 Status check_new(const RunDirectory& run) {
   SGA_TRY(check_not_in_use(run));
   return check_new_run(run.path);
+}
+
+/// Processes that the logical ranks are dealt over.
+int64_t count_workers(const JobSpec& job, const TrainOptions& options) {
+  if (!has_processes(options)) return 1;
+  if (options.cluster.workers > 0) return options.cluster.workers;
+  const JobSpec::Parallelism& p = job.parallelism;
+  return p.data_parallel_degree * p.tensor_parallel_degree * p.pipeline_parallel_degree;
 }
 
 Status check_replicas(const JobSpec& job, const graph::Plan& plan) {
@@ -275,7 +285,6 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const graph:
     return unsupported(job.at("training.micro_batch_size") +
                        ": \"auto\" is for runs in one process; give a number");
   }
-  const JobSpec::Parallelism& p = job.parallelism;
   Cluster::Setup setup;
   setup.options = o;
   setup.launcher = options.launcher;
@@ -283,9 +292,7 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const graph:
   setup.job = write_job(job, false);
   setup.job_name = job.name;
   setup.log_level = job.log.level;
-  setup.num_workers = o.workers > 0 ? o.workers
-                                    : p.data_parallel_degree * p.tensor_parallel_degree *
-                                          p.pipeline_parallel_degree;
+  setup.num_workers = count_workers(job, options);
   setup.recovers = job.resilience.mode != "off";
   setup.mirror_interval = job.resilience.mirror_interval;
   setup.replicas = job.resilience.mode == "replicas";
@@ -307,10 +314,7 @@ Result<int> train_as_node(const JobSpec& job, const TrainOptions& options) {
         "others find the first one by it");
   }
   const ClusterOptions& o = options.cluster;
-  const JobSpec::Parallelism& p = job.parallelism;
-  const int64_t workers = o.workers > 0 ? o.workers
-                                        : p.data_parallel_degree * p.tensor_parallel_degree *
-                                              p.pipeline_parallel_degree;
+  const int64_t workers = count_workers(job, options);
   NodeOptions node;
   node.token = options.run_dir + "/control/token";
   node.devices = options.devices;
@@ -329,6 +333,7 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
   SGA_ASSIGN(options.launcher, read_launcher());
   RunLock lock;
   if (options.launcher.rank == 0) SGA_TRY(lock_resumed_run(options, lock));
+  const int64_t validation_batch = job.training.micro_batch_size;
   SGA_ASSIGN(JobSpec job, read_job(line, options));
   log::init({.level = log_level(job.log.level)});
   SGA_TRY(check_supported(job));
@@ -344,8 +349,12 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
   if (options.resume && job.training.auto_micro_batch) SGA_TRY(take_micro_batch_size(run, job));
   const PlanCache cache =
       open_plan_cache(options.cache, backend->info().device, backend->info().fingerprint);
-  SGA_ASSIGN(TrainingSetup setup, set_up_training(job, storage_model(*backend), &cache));
-  SGA_TRY(check_memory(setup.training.compiled.plan, *backend));
+  leave_out_foreign_profile(job, backend->info());
+  SGA_ASSIGN(TrainingSetup setup,
+             set_up_training(job, storage_model(*backend), &cache, validation_batch));
+  SGA_TRY(check_memory(setup.training.compiled.plan, *backend,
+                       setup.validation ? &setup.validation->plan : nullptr,
+                       count_workers(job, options)));
   SGA_TRY(check_replicas(job, setup.training.compiled.plan));
   SGA_ASSIGN(std::optional<LeftRun> left,
              find_left(job, options, run, setup.training.compiled.plan.schema_hash));

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 namespace sgactor::apps {
@@ -39,14 +40,36 @@ Result<transport::Datasets> open_data(const JobSpec& job, int64_t vocab_size) {
   return data.status().with_context(job.at(split_is_bad ? "data.validation_fraction" : source));
 }
 
-/// Names the key if `status`, the compiler's, is about a pass that the job disables, or a budget.
-Status blame_passes(const JobSpec& job, const Status& status) {
+/// The largest degree up to `degree` over which a model's heads divide.
+int64_t largest_tensor_degree(const graph::LlamaConfig& config, int64_t degree) {
+  const int64_t heads = std::gcd(config.num_attention_heads, config.num_key_value_heads);
+  while (degree > 1 && heads % degree != 0) --degree;
+  return degree;
+}
+
+/// Names the key if `status`, the compiler's, is about one. What a job asks for and no plan can do
+/// is wrong in the job.
+Status blame_passes(const JobSpec& job, const graph::LlamaConfig& config, const Status& status) {
+  const std::string& message = status.message();
   for (const std::string& name : job.compile.disable_passes) {
-    if (status.message().starts_with("pass \"" + name + "\""))
+    if (message.starts_with("pass \"" + name + "\""))
       return status.with_context(job.at("compile.disable_passes"));
   }
-  if (status.code() == Code::kOutOfMemory && status.message().starts_with("plan_recompute"))
-    return status.with_context(job.at("training.memory_budget"));
+  const auto refuse = [&](std::string_view key, const std::string& hint) {
+    return Status(Code::kInvalidArgument, Scope::kCall, job.at(key) + ": " + message + hint,
+                  status.origin());
+  };
+  if (status.code() == Code::kOutOfMemory && message.starts_with("plan_recompute"))
+    return refuse("training.memory_budget", "");
+  if (status.code() != Code::kInvalidArgument) return status;
+  const JobSpec::Parallelism& p = job.parallelism;
+  if (message.starts_with("apply_sharding") && message.find("do not divide") != std::string::npos) {
+    return refuse("parallelism.tensor_parallel_degree",
+                  fmt::format("; expected {} or fewer",
+                              largest_tensor_degree(config, p.tensor_parallel_degree)));
+  }
+  if (message.starts_with("split_stages"))
+    return refuse("parallelism.pipeline_parallel_degree", "");
   return status;
 }
 
@@ -80,8 +103,7 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
   options.recompute.memory_budget_bytes = parse_byte_size(job.training.memory_budget).value_or(0);
   // A device that keeps logits in the plan has no more than this beside it.
   constexpr int64_t kScratchBytes = int64_t{128} << 20;
-  if (options.head_room_bytes > 0 && options.recompute.memory_budget_bytes > kScratchBytes)
-    options.recompute.memory_budget_bytes -= kScratchBytes;
+  if (options.head_room_bytes > 0) options.recompute.scratch_bytes = kScratchBytes;
   options.disabled_passes = job.compile.disable_passes;
   options.choose_buckets = job.compile.bucket_size == "auto";
   options.schedule.bucket_bytes = parse_byte_size(job.compile.bucket_size).value_or(0);
@@ -90,6 +112,7 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
   options.mesh.tp = static_cast<int32_t>(job.parallelism.tensor_parallel_degree);
   if (job.strategy_in_use) options.parameter_rules = job.strategy_in_use->parameter_rules();
   options.zero_stage = static_cast<int32_t>(job.parallelism.zero_stage);
+  options.exact_sums = job.parallelism.reduction != "fast";
   options.pipeline = job.parallelism.schedule == "gpipe" ? graph::PipelineSchedule::kGPipe
                      : job.parallelism.schedule == "interleaved"
                          ? graph::PipelineSchedule::kInterleaved
@@ -141,13 +164,14 @@ Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
     if (dump) dump(pass, training, update);
   };
   auto compiled = graph::compile_training(result.config, options);
-  if (!compiled.ok()) return blame_passes(job, compiled.status());
+  if (!compiled.ok()) return blame_passes(job, result.config, compiled.status());
   result.compiled = std::move(*compiled);
   if (cache != nullptr) cache->keep(key, {result.compiled, result.graph_bytes});
   return result;
 }
 
-Result<TrainingData> open_training_data(const JobSpec& job, int64_t vocab_size) {
+Result<TrainingData> open_training_data(const JobSpec& job, int64_t vocab_size,
+                                        int64_t validation_batch) {
   TrainingData data;
   SGA_ASSIGN(data.sets, open_data(job, vocab_size));
   const auto seed = static_cast<uint64_t>(job.training.seed);
@@ -157,21 +181,22 @@ Result<TrainingData> open_training_data(const JobSpec& job, int64_t vocab_size) 
   if (job.training.validation_interval == 0 || data.sets.validation == nullptr) return data;
   // The runtime takes validation batch i as step i of this sampler.
   data.validation_sampler = std::make_unique<transport::Sampler>(
-      data.sets.validation, seed, job.training.seq_len, job.training.micro_batch_size,
+      data.sets.validation, seed, job.training.seq_len,
+      validation_batch > 0 ? validation_batch : job.training.micro_batch_size,
       /*shuffle=*/false);
   return data;
 }
 
 Result<TrainingSetup> set_up_training(const JobSpec& job, graph::StorageModel storage,
-                                      const PlanCache* cache) {
+                                      const PlanCache* cache, int64_t validation_batch) {
   SGA_TRY(check_supported(job));
   TrainingSetup setup;
   SGA_ASSIGN(const graph::LlamaConfig config, load_model(job));
-  SGA_ASSIGN(setup.data, open_training_data(job, config.vocab_size));
+  SGA_ASSIGN(setup.data, open_training_data(job, config.vocab_size, validation_batch));
   SGA_ASSIGN(setup.training, compile_job(job, storage, {}, cache));
   if (setup.data.validation_sampler == nullptr) return setup;
   graph::ForwardOptions forward;
-  forward.batch = job.training.micro_batch_size;
+  forward.batch = validation_batch > 0 ? validation_batch : job.training.micro_batch_size;
   forward.seq_len = job.training.seq_len;
   SGA_ASSIGN(setup.validation,
              graph::compile_forward(config, forward, compile_options(job, storage)));

@@ -25,7 +25,8 @@ graph::CompileOptions compile_options(const JobSpec& job, graph::StorageModel st
 void choose_f8_layout(JobSpec& job, const std::string& devices);
 /// Model and plan. Checks that the build supports the job first. `dump` may be empty; a plan
 /// from `cache` (null: none) has no passes to dump, so give one of the two. Errors:
-/// kInvalidArgument, kUnsupported (naming the key), kInvalidPlan.
+/// kInvalidArgument (a memory budget that cannot be met and degrees that do not fit the model are
+/// such), kUnsupported (naming the key), kInvalidPlan.
 Result<CompiledJob> compile_job(const JobSpec& job, graph::StorageModel storage,
                                 decltype(graph::CompileOptions::dump) dump = {},
                                 const PlanCache* cache = nullptr);
@@ -36,8 +37,10 @@ struct TrainingData {
   std::unique_ptr<transport::Sampler> sampler;
   std::unique_ptr<transport::Sampler> validation_sampler;  ///< null: no validation
 };
-/// Errors: kInvalidArgument naming the key.
-Result<TrainingData> open_training_data(const JobSpec& job, int64_t vocab_size);
+/// Validation batches have `validation_batch` sequences each; 0: training.micro_batch_size. Errors:
+/// kInvalidArgument naming the key.
+Result<TrainingData> open_training_data(const JobSpec& job, int64_t vocab_size,
+                                        int64_t validation_batch = 0);
 
 /// Everything of a job that is there before a run directory is: data, samplers, plans.
 struct TrainingSetup {
@@ -45,8 +48,9 @@ struct TrainingSetup {
   std::optional<graph::Compiled> validation;
   TrainingData data;
 };
-/// Opens the data, then compiles. Writes nothing.
+/// Opens the data, then compiles. Writes nothing. `validation_batch` as open_training_data has it.
 Result<TrainingSetup> set_up_training(const JobSpec& job, graph::StorageModel storage,
-                                      const PlanCache* cache = nullptr);
+                                      const PlanCache* cache = nullptr,
+                                      int64_t validation_batch = 0);
 
 }  // namespace sgactor::apps

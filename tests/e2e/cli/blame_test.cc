@@ -111,5 +111,44 @@ TEST_F(Blame, JobKeysWhereNoJobIsRead) {
   expect_refused({"ckpt", "ls", "out", "--foo.bar=3"}, {"ckpt takes no keys", "--foo.bar"});
 }
 
+TEST_F(Blame, BudgetsThatCannotBeMet) {
+  const std::vector<std::string> parts = {"--training.memory_budget=1MiB: training.memory_budget: ",
+                                          "a memory budget of 1.00 MiB cannot be met",
+                                          "the least is "};
+  const std::string batch = "--training.global_batch_size=64";
+  const std::string size = "--training.micro_batch_size=64";
+  const std::string budget = "--training.memory_budget=1MiB";
+  expect_refused({"plan", "job.toml", batch, size, budget}, parts);
+  expect_refused(train({batch, size, budget}), parts);
+}
+
+TEST_F(Blame, DegreesThatDoNotFitTheModel) {
+  const std::string tp = "--parallelism.tensor_parallel_degree=4";
+  const std::string pp = "--parallelism.pipeline_parallel_degree=9";
+  for (const char* command : {"plan", "train"}) {
+    expect_refused({command, "job.toml", tp},
+                   {tp + ": parallelism.tensor_parallel_degree: ", "do not divide over the 4 ranks",
+                    "expected 2 or fewer"});
+    expect_refused({command, "job.toml", pp}, {pp + ": parallelism.pipeline_parallel_degree: ",
+                                               "9 pipeline stages for 4 ", "expected 4 or fewer"});
+  }
+}
+
+TEST_F(Blame, MoreRanksThanDevicesToSimulate) {
+  write("two.cluster",
+        "network 1e9 1e-5\nhost a 1e11 1e-6\ndevice gpu 1e11 1e14 1e12\n"
+        "device gpu 1e11 1e14 1e12\n");
+  const std::string dp = "--parallelism.data_parallel_degree=4";
+  const std::vector<std::string> command = {"simulate", "job.toml", "--topology", "two.cluster",
+                                            "--training.micro_batch_size=1"};
+  std::vector<std::string> four = command;
+  four.push_back(dp);
+  expect_refused(four, {dp + ": parallelism.data_parallel_degree: pp 1 x dp 4 x tp 1 are 4",
+                        "two.cluster has 2 devices; expected 2 or fewer"});
+  std::vector<std::string> two = command;
+  two.push_back("--parallelism.data_parallel_degree=2");
+  EXPECT_EQ(run(two).exit_code, 0);
+}
+
 }  // namespace
 }  // namespace sgactor::tests

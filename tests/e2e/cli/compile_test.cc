@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 
@@ -158,6 +159,58 @@ TEST_F(ProgramCompile, MicroBatchSizeFindsItself) {
   // A resumed run takes the size of its checkpoint.
   const ProgramResult more = run({"train", "--resume", "--run-dir", "auto", "--training.steps=42"});
   EXPECT_EQ(more.exit_code, 0) << more.err;
+}
+
+/// The order of a ring is not the tree's, but it is the same in every run, whoever hosts the ranks,
+/// and what a replica executes again it finds the same.
+TEST_F(ProgramCompile, FastSumsAreCloseToExactOnesAndRepeat) {
+  const std::vector<std::string> mesh = {"--training.steps=12",
+                                         "--parallelism.data_parallel_degree=4",
+                                         "--training.micro_batch_size=1"};
+  std::vector<std::string> fast = mesh;
+  fast.push_back("--parallelism.reduction=fast");
+  train("exact", mesh);
+  train("fast", fast);
+  train("again", fast);
+  fast.insert(fast.end(), {"--workers", "2", "--resilience.verify_interval=2"});
+  train("workers", fast);
+  EXPECT_NE(loss_bits("fast"), loss_bits("exact"));
+  EXPECT_EQ(loss_bits("fast"), loss_bits("again"));
+  EXPECT_EQ(loss_bits("fast"), loss_bits("workers"));
+  const auto exact = lines("exact/metrics.jsonl");
+  const auto summed = lines("fast/metrics.jsonl");
+  ASSERT_EQ(exact.size(), 12U);
+  ASSERT_EQ(summed.size(), 12U);
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double loss = exact[i]["loss"];
+    EXPECT_NEAR(summed[i]["loss"].get<double>(), loss, 1e-4 * loss);
+  }
+}
+
+/// Whatever size the tuner has settled on, validation reads what it read before.
+TEST_F(ProgramCompile, AResumedRunValidatesOnTheSameSamples) {
+  const std::vector<std::string> validates = {
+      "--training.steps=3", "--training.validation_interval=3", "--training.validation_batches=1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), validates.begin(), validates.end());
+    return more;
+  };
+  const auto loss_of = [&](const std::string& run_dir) {
+    const auto all = lines(run_dir + "/validation.jsonl");
+    EXPECT_EQ(all.size(), 1U) << run_dir;
+    return all.empty() ? 0.0 : all[0]["loss"].get<double>();
+  };
+  train("one", with({"--training.micro_batch_size=1"}));
+  train("four", with({"--training.micro_batch_size=4"}));
+  const double expected = loss_of("one");
+  ASSERT_GT(std::abs(loss_of("four") - expected), 1e-3 * expected) << "other samples";
+  // A checkpoint of a run in which size 4 is in use.
+  train("auto", {"--training.micro_batch_size=4", "--training.steps=2"});
+  const ProgramResult more =
+      run({"train", "--resume", "--run-dir", "auto", "--training.micro_batch_size=auto",
+           "--training.micro_batch_start=1", validates[0], validates[1], validates[2]});
+  ASSERT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_NEAR(loss_of("auto"), expected, 1e-4 * expected);
 }
 
 }  // namespace

@@ -3,12 +3,15 @@
 
 #include "actors/runtime/trace.h"
 #include "apps/sgactor/profile_request.h"
+#include "graph/base/log.h"
 #include "graph/compiler/pipeline.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 namespace sgactor::apps {
 namespace {
@@ -144,6 +147,70 @@ TEST(ProfileRequest, IsWholeOnceEverybodyHasAnswered) {
   EXPECT_EQ(back->file, told.file);
   EXPECT_EQ(back->device, told.device);
   EXPECT_FALSE(parse_answer("{\"file\": 3}").ok());
+}
+
+TEST_F(ProfileFile, TimesOfAnotherDeviceAreLeftOut) {
+  JobSpec job;
+  job.profile.use = (dir_ / "times.json").string();
+  const auto write_of = [&](const std::string& backend, const std::string& device) {
+    graph::Profile profile;
+    profile.backend = backend;
+    profile.device = device;
+    profile.subgraphs[1] = {1000, 1};
+    std::ofstream(job.profile.use) << graph::write_profile(profile);
+  };
+  kernels::DeviceInfo device;
+  device.backend = "cpu";
+  device.description = "A Model, avx2, 2 threads, a library";
+  const auto is_used = [&] {
+    job.profile.foreign = false;
+    leave_out_foreign_profile(job, device);
+    const auto loaded = load_profile(job);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
+    EXPECT_EQ(loaded->profile == nullptr, job.profile.foreign);
+    EXPECT_EQ(loaded->content_hash.empty(), job.profile.foreign);
+    return loaded->profile != nullptr;
+  };
+  write_of("cpu", device.description);
+  EXPECT_TRUE(is_used());
+  write_of("cpu", "A Model, avx2, 1 thread, a library");
+  EXPECT_TRUE(is_used()) << "workers share a machine's threads";
+  write_of("cpu", "B Model, avx2, 2 threads, a library");
+  EXPECT_FALSE(is_used());
+  write_of("cuda", device.description);
+  EXPECT_FALSE(is_used());
+  EXPECT_EQ(log::num_warnings(), 2);
+  log::reset_warnings();
+  std::ofstream(job.profile.use) << "no profile";
+  leave_out_foreign_profile(job, device);
+  job.profile.foreign = false;
+  EXPECT_FALSE(load_profile(job).ok());
+}
+
+TEST_F(ProfileFile, SizesThatTheRunDidNotHaveAreTakenOver) {
+  const graph::Launch& launch = first(0, LaunchKind::kSubgraph);
+  actors::Tracer tracer;
+  const int32_t lane = tracer.add_track("rank 0 lane 0", true);
+  tracer.enable(true);
+  tracer.slice(lane, launch.name, 0, 5000, 1, 0);
+  fs::create_directories(dir_ / "trace");
+  ASSERT_TRUE(tracer.write((dir_ / "trace" / "rank0_trace.json.gz").string(), 0).ok());
+  JobSpec job;
+  job.profile.use = (dir_ / "old.json").string();
+  job.profile.record = (dir_ / "new.json").string();
+  graph::Profile old;
+  old.collectives[{LaunchKind::kAllReduce, 4096, 2}] = {30000, 3};
+  old.subgraphs[7] = {1, 1};
+  std::ofstream(job.profile.use) << graph::write_profile(old);
+  const Status s = record_profile(job, plan_, RunDirectory{dir_.string()}, {});
+  ASSERT_TRUE(s.ok()) << s.to_string();
+  std::ostringstream text;
+  text << std::ifstream(job.profile.record).rdbuf();
+  const auto recorded = graph::parse_profile(text.str());
+  ASSERT_TRUE(recorded.ok()) << recorded.status().to_string();
+  EXPECT_EQ(recorded->collectives, old.collectives);
+  EXPECT_EQ(recorded->subgraphs.size(), 1U);
+  EXPECT_FALSE(recorded->subgraphs.contains(7));
 }
 
 }  // namespace
