@@ -216,14 +216,6 @@ Status check_new(const RunDirectory& run) {
   return check_new_run(run.path);
 }
 
-/// Processes that the logical ranks are dealt over.
-int64_t count_workers(const JobSpec& job, const TrainOptions& options) {
-  if (!has_processes(options)) return 1;
-  if (options.cluster.workers > 0) return options.cluster.workers;
-  const JobSpec::Parallelism& p = job.parallelism;
-  return p.data_parallel_degree * p.tensor_parallel_degree * p.pipeline_parallel_degree;
-}
-
 Status check_replicas(const JobSpec& job, const graph::Plan& plan) {
   if (job.resilience.mode != "replicas") return {};
   const std::string why = supervision::no_replicas(plan);
@@ -235,6 +227,14 @@ bool has_processes(const TrainOptions& options) {
   const ClusterOptions& o = options.cluster;
   return o.workers > 0 || o.spares > 0 || !o.nodes.empty() || !o.hosts.empty() ||
          options.launcher.size > 1;
+}
+
+/// Processes that the logical ranks are dealt over.
+int64_t count_workers(const JobSpec& job, const TrainOptions& options) {
+  if (!has_processes(options)) return 1;
+  if (options.cluster.workers > 0) return options.cluster.workers;
+  const JobSpec::Parallelism& p = job.parallelism;
+  return p.data_parallel_degree * p.tensor_parallel_degree * p.pipeline_parallel_degree;
 }
 
 /// What a coordinator of this run has left that has died, if this one can go on with it: nothing
@@ -333,7 +333,6 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
   SGA_ASSIGN(options.launcher, read_launcher());
   RunLock lock;
   if (options.launcher.rank == 0) SGA_TRY(lock_resumed_run(options, lock));
-  const int64_t validation_batch = job.training.micro_batch_size;
   SGA_ASSIGN(JobSpec job, read_job(line, options));
   log::init({.level = log_level(job.log.level)});
   SGA_TRY(check_supported(job));
@@ -346,6 +345,7 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
   const RunDirectory run{options.run_dir.empty() ? default_run_path(job.name, std::time(nullptr))
                                                  : options.run_dir};
   if (!options.resume) SGA_TRY(check_new(run));
+  const int64_t validation_batch = job.training.micro_batch_size;
   if (options.resume && job.training.auto_micro_batch) SGA_TRY(take_micro_batch_size(run, job));
   const PlanCache cache =
       open_plan_cache(options.cache, backend->info().device, backend->info().fingerprint);
