@@ -2,6 +2,7 @@
 #include "actors/runtime/actor_bench.h"
 #include "actors/runtime/training.h"
 #include "apps/sgactor/bench_collectives.h"
+#include "apps/sgactor/bench_kernels.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/device.h"
 #include "apps/sgactor/run_report.h"
@@ -209,6 +210,7 @@ void add_bench(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   chain->add_flag("--json", options->json, "one JSON object");
   add_bench_collectives(*bench, line);
+  add_bench_kernels(*bench, line);
   chain->callback([&line, options] {
     line.action = [&line, options] { return bench_actors(line, *options); };
   });

@@ -1,4 +1,5 @@
-// sgactor ckpt ls|show|verify|export|import: looks after checkpoints.
+// sgactor ckpt ls|show|verify|export|import|diff: looks after checkpoints.
+#include "apps/sgactor/ckpt_diff.h"
 #include "apps/sgactor/command_line.h"
 #include "apps/sgactor/hf_export.h"
 #include "apps/sgactor/hf_import.h"
@@ -138,7 +139,8 @@ void add_action(CLI::App* parent, CommandLine& line, const char* name, const cha
 }  // namespace
 
 void add_ckpt(CLI::App& app, CommandLine& line) {
-  CLI::App* ckpt = app.add_subcommand("ckpt", "list, show, verify, export, import checkpoints");
+  CLI::App* ckpt =
+      app.add_subcommand("ckpt", "list, show, verify, export, import, compare checkpoints");
   ckpt->require_subcommand(1);
   const char* any = "run directory, its ckpt/, or a step directory";
   add_action(ckpt, line, "ls", "list checkpoints, and why one is not whole", any, nullptr, list);
@@ -148,6 +150,7 @@ void add_ckpt(CLI::App& app, CommandLine& line) {
              "Hugging Face directory to make", export_weights);
   add_action(ckpt, line, "import", "make a checkpoint of a Hugging Face directory's weights",
              "Hugging Face directory", "directory to make", import_weights);
+  add_ckpt_diff(*ckpt, line);
 }
 
 }  // namespace sgactor::apps

@@ -223,7 +223,7 @@ static Status check_overrides(const CLI::App& app, const std::vector<JobOverride
   for (const CLI::App* sub : app.get_subcommands()) {
     const std::string& name = sub->get_name();
     if (name == "generate" || name == "ckpt" || name == "ctl" || name == "node" ||
-        name == "worker") {
+        name == "worker" || name == "audit" || name == "top" || name == "topo") {
       return invalid_argument(name + " takes no keys of a job file, got --" + overrides[0].key);
     }
   }
@@ -254,6 +254,9 @@ int run_program(const kernels::BackendTable& backends, const actors::StrategyTab
   add_bench(app, line);
   add_chaos(app, line);
   add_ctl(app, line);
+  add_audit(app, line);
+  add_top(app, line);
+  add_topo(app, line);
   add_simulate(app, line);
   add_node(app, line);
   add_worker(app, line);

@@ -5,9 +5,9 @@
 #include "apps/sgactor/cluster_options.h"
 #include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/command_line.h"
-#include "apps/sgactor/data_plane.h"
 #include "apps/sgactor/device.h"
 #include "apps/sgactor/expected_step.h"
+#include "apps/sgactor/local_plane.h"
 #include "apps/sgactor/micro_batch_run.h"
 #include "apps/sgactor/node.h"
 #include "apps/sgactor/plan_cache.h"
@@ -72,19 +72,6 @@ Status open_run(const JobSpec& job, const RunDirectory& run, int64_t last_step) 
   RecoveryLog log;  // there from the start, so that who reads it need not ask
   SGA_TRY(log.open(run.recoveries()));
   return transport::write_file_atomic(run.job(), write_job(job, false));
-}
-
-/// Collectives among the logical ranks of this process.
-Result<std::unique_ptr<DataPlane>> create_local_plane(const graph::Plan& plan) {
-  SGA_ASSIGN(const std::string secret, actors::random_bytes(32));
-  constexpr actors::wire::PeerId kSelf = actors::wire::kCoordinatorPeer;
-  DataPlaneOptions options;
-  options.alone = true;
-  SGA_ASSIGN(auto plane, DataPlane::create(kSelf, secret, options));
-  actors::wire::Route all{kSelf, plane->address(), {}};
-  for (size_t r = 0; r < plan.ranks.size(); ++r) all.ranks.push_back(static_cast<int32_t>(r));
-  SGA_TRY(plane->connect({1, {std::move(all)}}));
-  return plane;
 }
 
 /// A run whose actors stand still does not end by itself: it is recorded as any that fails, and the

@@ -1,6 +1,7 @@
 // bench_matmul: the cpu backend's f32 matmul beside OpenBLAS's, one thread each, at the shapes of
 // llama-15m, in turns within one run. Prints GFLOP/s and the ratio; the last line is the median
 // ratio.
+#include "apps/sgactor/kernel_cases.h"
 #include "graph/ir/op_table.h"
 #include "tests/bench/kernels/bench_rig.h"
 
@@ -42,10 +43,15 @@ double blas_seconds(const graph::Op& op, const TensorType& result, int64_t k, in
 int main() {
   openblas_set_num_threads(1);
   std::vector<double> ratios;
+  auto ops = apps::llama_kernels(4, 256);
+  if (!ops.ok()) {
+    fmt::print(stderr, "{}\n", ops.status().to_string());
+    return 1;
+  }
   fmt::print("{:36} {:>9} {:>9} {:>7}\n", "", "sgactor", "OpenBLAS", "ratio");
-  for (bench::OpBench& bench : bench::llama_ops(4, 256)) {
+  for (const apps::KernelCase& bench : *ops) {
+    if (!bench.is_product) continue;
     const graph::Op& op = bench.graph.op(0);
-    if (op.kind != graph::OpKind::kMatmul && op.kind != graph::OpKind::kMatmulAccumulate) continue;
     const TensorType result = bench.graph.type(op.results[0]);
     const auto k =
         static_cast<int64_t>(bench.flops / 2 / static_cast<double>(result.num_elements()));

@@ -52,14 +52,4 @@ class Rig {
 double peak_gflops(int32_t num_threads);
 double copy_gbytes_per_second(int32_t num_threads);
 
-/// One row of the table of bench_main.cc.
-struct OpBench {
-  std::string name;
-  graph::Graph graph;
-  double flops = 0;
-  double bytes = 0;
-};
-/// Ops of a llama-15m layer and head at batch * seq_len tokens.
-std::vector<OpBench> llama_ops(int64_t batch, int64_t seq_len);
-
 }  // namespace sgactor::bench
