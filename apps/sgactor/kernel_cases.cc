@@ -43,6 +43,11 @@ class Cases {
     }
     out.flops = graph::op_flops(out.graph, out.graph.op(0));
     out.bytes = static_cast<double>(graph::op_bytes(out.graph, out.graph.op(0)));
+    // Of the table only the rows that are named are read.
+    if (kind == OpKind::kGather) {
+      const TensorType& rows = out.graph.type(out.graph.op(0).results[0]);
+      out.bytes = static_cast<double>(2 * rows.bytes() + operands[1].bytes());
+    }
     out.is_product = kind == OpKind::kMatmul || kind == OpKind::kMatmulAccumulate;
     cases_.push_back(std::move(out));
   }
