@@ -92,7 +92,11 @@ std::string nearest_option_hint(const CLI::App& app, std::string_view name) {
     }
   }
   if (!best.empty()) return "; did you mean --" + best + "?";
-  return nearest_key_hint(name);
+  std::string hint = nearest_key_hint(name);
+  // A key is given as an option here.
+  constexpr std::string_view kHead = "; did you mean ";
+  if (hint.starts_with(kHead)) hint.insert(kHead.size(), "--");
+  return hint;
 }
 
 /// CLI11 lists all that is left over, the last word first; the first one is what is wrong.

@@ -39,7 +39,7 @@ TEST(Words, ThatAreUnknownAreNamedWithTheNearest) {
   EXPECT_EQ(refused({"train", "job.toml", "--resum"}),
             "sgactor: train: unknown option --resum; did you mean --resume?\n");
   EXPECT_EQ(refused({"train", "job.toml", "--steps=5"}),
-            "sgactor: train: unknown option --steps; did you mean training.steps?\n");
+            "sgactor: train: unknown option --steps; did you mean --training.steps?\n");
   EXPECT_EQ(refused({"plan", "job.toml", "--qzx"}), "sgactor: plan: unknown option --qzx\n");
   EXPECT_EQ(refused({"plan", "a.toml", "b.toml"}), "sgactor: plan: unexpected argument b.toml\n");
 }
