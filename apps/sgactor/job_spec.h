@@ -152,6 +152,7 @@ Status check_text_file(const std::string& path);
 
 /// Reads a job file, applies overrides in order, checks every key alone and in combination, and
 /// makes paths absolute (relative to the job file if they exist there, else to the current
+/// directory; what is in neither is taken to be beside the file, or, of an override, in the current
 /// directory). Values that are well-formed but beyond this build pass; check_supported() refuses
 /// them. Errors: kInvalidArgument, one line, "FILE:LINE: section.key: what was expected".
 Result<JobSpec> load_job(const std::string& path, const std::vector<JobOverride>& overrides);
