@@ -195,16 +195,29 @@ struct NvmlEvents::Impl {
     }
   }
 
-  /// The wait's error names no device.
+  /// The wait's error names no device, and comes again as long as the lost one is listened to.
   void report_lost() {
+    std::vector<NvmlDevice> found;
     for (const auto& [device, index] : devices) {
       unsigned int degrees = 0;
       if (lost.contains(device) || nvml.temperature(device, 0, &degrees) != kNvmlGpuIsLost) {
         continue;
       }
       lost.insert(device);
-      report(device, kXidFallenOffTheBus);
+      found.push_back(device);
     }
+    if (!found.empty()) listen_to_others();
+    for (const NvmlDevice device : found) report(device, kXidFallenOffTheBus);
+  }
+
+  /// The old set is given up last: what happens meanwhile is in both.
+  void listen_to_others() {
+    NvmlEventSet others = nullptr;
+    if (nvml.make_set(&others) != kNvmlOk) return;
+    for (const auto& [device, index] : devices) {
+      if (!lost.contains(device)) (void)nvml.listen(device, kXidEvent, others);
+    }
+    nvml.free_set(std::exchange(set, others));
   }
 
   void run() {
@@ -254,7 +267,14 @@ Result<std::unique_ptr<NvmlEvents>> NvmlEvents::open(const std::vector<int32_t>&
   SGA_ASSIGN(impl->nvml, start(options.file));
   impl->ready = true;
   if (impl->nvml.make_set(&impl->set) != kNvmlOk) return unheard("nvml: no event set");
-  for (int32_t index : devices) SGA_TRY(impl->add(index, options.visible));
+  Status first;
+  for (const int32_t index : devices) {
+    const Status added = impl->add(index, options.visible);
+    if (added.ok()) continue;
+    if (devices.size() > 1) log::warn("XID events are not heard: {}", added.message());
+    if (first.ok()) first = added;
+  }
+  if (impl->devices.empty() && !first.ok()) return first;
   impl->fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (impl->fd < 0) return make_status(Code::kInternal, "eventfd: cannot make one");
   impl->thread = std::thread([raw = impl.get()] { raw->run(); });

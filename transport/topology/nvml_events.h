@@ -31,7 +31,8 @@ Result<DeviceAddress> driver_address(int32_t index, const std::string& visible);
 int32_t num_visible_devices(int32_t total, const std::string& visible);
 
 /// XID events of NVIDIA devices, as the management library (NVML) delivers them. A device that has
-/// fallen off the bus reports nothing more itself; the wait's error does, and comes out as XID 79.
+/// fallen off the bus reports nothing more itself; the wait's error does, and comes out as XID 79:
+/// once, and the others are heard as before.
 /// No context is made on any device, and nothing is changed. A thread of its own waits; next() and
 /// event_fd() are for one other thread.
 class NvmlEvents {
@@ -40,8 +41,10 @@ class NvmlEvents {
     std::string file = "libnvidia-ml.so.1";  ///< of the library, as the loader finds it
     std::string visible;  ///< CUDA_VISIBLE_DEVICES of the processes that use the devices
   };
-  /// Listens to these devices (indices as CUDA counts). Errors: kUnsupported (no library, no
-  /// driver, or it delivers no XIDs of a device, with what NVML says), kInvalidArgument as above.
+  /// Listens to these devices (indices as CUDA counts). One that cannot be heard is left out, with
+  /// a warning; if that is all of them, its error is this one's. Errors: kUnsupported (no library,
+  /// no driver, or it delivers no XIDs of a device, with what NVML says), kInvalidArgument as
+  /// above.
   static Result<std::unique_ptr<NvmlEvents>> open(const std::vector<int32_t>& devices,
                                                   const Options& options);
   ~NvmlEvents();

@@ -12,16 +12,22 @@
 namespace {
 
 constexpr int kDevices = 4;
+struct EventSet {
+  std::set<int> listening;
+  std::deque<std::pair<int, int>> events;
+};
 struct State {
   std::mutex mutex;
   std::condition_variable raised;
-  std::deque<std::pair<int, int>> events;
-  std::set<int> listening, lost;
+  std::set<EventSet*> sets;
+  std::set<int> lost;
   int init_rc = 0;
   int open = 0;
 } state;
 char device_of[kDevices];
 int index_of(void* device) { return static_cast<int>(static_cast<char*>(device) - device_of); }
+constexpr int kDeaf = 2;  // the device whose events cannot be heard, if told so
+bool is_deaf = false;
 
 }  // namespace
 
@@ -35,7 +41,9 @@ struct EventData {
 
 void fake_nvml_raise(int bus_index, int xid) {
   const std::lock_guard lock(state.mutex);
-  if (state.listening.contains(bus_index)) state.events.emplace_back(bus_index, xid);
+  for (EventSet* set : state.sets) {
+    if (set->listening.contains(bus_index)) set->events.emplace_back(bus_index, xid);
+  }
   state.raised.notify_all();
 }
 void fake_nvml_lose(int bus_index) {
@@ -43,6 +51,7 @@ void fake_nvml_lose(int bus_index) {
   state.lost.insert(bus_index);
   state.raised.notify_all();
 }
+void fake_nvml_deafen(bool deaf) { is_deaf = deaf; }
 void fake_nvml_init_fails(int rc) { state.init_rc = rc; }
 int fake_nvml_open() { return state.open; }
 
@@ -76,31 +85,42 @@ int nvmlDeviceGetTemperature(void* device, int, unsigned int* degrees) {
   return state.lost.contains(index_of(device)) ? 15 : 0;
 }
 int nvmlEventSetCreate(void** set) {
-  *set = &state;
+  const std::lock_guard lock(state.mutex);
+  *set = *state.sets.insert(new EventSet).first;
   ++state.open;
   return 0;
 }
-int nvmlEventSetFree(void*) {
+int nvmlEventSetFree(void* set) {
+  const std::lock_guard lock(state.mutex);
+  state.sets.erase(static_cast<EventSet*>(set));
+  delete static_cast<EventSet*>(set);
   --state.open;
-  state.listening.clear();
-  state.events.clear();
   return 0;
 }
-int nvmlDeviceRegisterEvents(void* device, unsigned long long types, void*) {
-  state.listening.insert(index_of(device));
+int nvmlDeviceRegisterEvents(void* device, unsigned long long types, void* set) {
+  const std::lock_guard lock(state.mutex);
+  if (is_deaf && index_of(device) == kDeaf) return 3;
+  if (state.lost.contains(index_of(device))) return 15;
+  static_cast<EventSet*>(set)->listening.insert(index_of(device));
   return types == 8 ? 0 : 3;
 }
-int nvmlEventSetWait_v2(void*, EventData* event, unsigned int ms) {
+int nvmlEventSetWait_v2(void* waits_on, EventData* event, unsigned int ms) {
   std::unique_lock lock(state.mutex);
+  EventSet& set = *static_cast<EventSet*>(waits_on);
+  const auto broken = [&set] {
+    for (const int index : set.listening) {
+      if (state.lost.contains(index)) return true;
+    }
+    return false;
+  };
   state.raised.wait_for(lock, std::chrono::milliseconds(ms),
-                        [] { return !state.events.empty() || !state.lost.empty(); });
-  if (!state.events.empty()) {
-    const auto [index, xid] = state.events.front();
-    state.events.pop_front();
-    *event = {device_of + index, 8, static_cast<unsigned long long>(xid), 0, 0};
-    return 0;
-  }
-  return state.lost.empty() ? 10 : 15;
+                        [&] { return !set.events.empty() || broken(); });
+  if (broken()) return 15;  // whatever the other devices have to say
+  if (set.events.empty()) return 10;
+  const auto [index, xid] = set.events.front();
+  set.events.pop_front();
+  *event = {device_of + index, 8, static_cast<unsigned long long>(xid), 0, 0};
+  return 0;
 }
 }
 // NOLINTEND

@@ -1,6 +1,7 @@
 // XID events reach whoever owns the device, under the number by which that one knows it.
 #include "transport/topology/nvml_events.h"
 
+#include "graph/base/log.h"
 #include "tests/unit/transport/topology/fake_nvml.h"
 
 #include <dlfcn.h>
@@ -19,8 +20,10 @@ class NvmlEventsTest : public testing::Test {
     lose_ = reinterpret_cast<decltype(&fake_nvml_lose)>(dlsym(library_, "fake_nvml_lose"));
     fail_ =
         reinterpret_cast<decltype(&fake_nvml_init_fails)>(dlsym(library_, "fake_nvml_init_fails"));
+    deafen_ = reinterpret_cast<decltype(&fake_nvml_deafen)>(dlsym(library_, "fake_nvml_deafen"));
     open_ = reinterpret_cast<decltype(&fake_nvml_open)>(dlsym(library_, "fake_nvml_open"));
-    ASSERT_TRUE(raise_ != nullptr && lose_ != nullptr && fail_ != nullptr && open_ != nullptr);
+    ASSERT_TRUE(deafen_ != nullptr && raise_ != nullptr && lose_ != nullptr && fail_ != nullptr &&
+                open_ != nullptr);
   }
   void TearDown() override { EXPECT_EQ(open_(), 0) << "something was left open"; }
 
@@ -38,6 +41,7 @@ class NvmlEventsTest : public testing::Test {
   decltype(&fake_nvml_raise) raise_ = nullptr;
   decltype(&fake_nvml_lose) lose_ = nullptr;
   decltype(&fake_nvml_init_fails) fail_ = nullptr;
+  decltype(&fake_nvml_deafen) deafen_ = nullptr;
   decltype(&fake_nvml_open) open_ = nullptr;
 };
 
@@ -71,6 +75,20 @@ TEST_F(NvmlEventsTest, ADeviceThatIsLostIsReportedOnce) {
   raise_(0, 13);
   EXPECT_EQ(wait(**events), (DeviceEvent{0, 13})) << "the others are heard as before";
   EXPECT_FALSE((*events)->next().has_value());
+}
+
+TEST_F(NvmlEventsTest, ADeviceThatCannotBeHeardIsLeftOut) {
+  deafen_(true);
+  auto events = NvmlEvents::open({2, 0}, options());
+  const auto none = NvmlEvents::open({2}, options());
+  deafen_(false);
+  ASSERT_TRUE(events.ok()) << events.status().message();
+  EXPECT_EQ(none.status().code(), Code::kUnsupported);
+  EXPECT_EQ(log::num_warnings(), 1) << "of several, the one that is left out is named";
+  log::reset_warnings();
+  raise_(2, 31);
+  raise_(0, 79);
+  EXPECT_EQ(wait(**events), (DeviceEvent{0, 79}));
 }
 
 TEST_F(NvmlEventsTest, SayWhatIsMissing) {
