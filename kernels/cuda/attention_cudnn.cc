@@ -56,6 +56,15 @@ class CudnnAttention final : public FusedAttention {
   }
 
   Status build(const AttentionShape& s, bool gradient) {
+    SGA_TRY(find_plans(s, gradient));
+    SGA_TRY(fe_status(graph_.check_support(handle_)));
+    SGA_TRY(fe_status(graph_.build_plans(handle_, fe::BuildPlanPolicy_t::HEURISTICS_CHOICE)));
+    SGA_TRY(fe_status(graph_.get_workspace_size(workspace_bytes_)));
+    return {};
+  }
+
+  /// The first part of build: asks the library which kernels it has, which it sets itself up for.
+  Status find_plans(const AttentionShape& s, bool gradient) {
     gradient_ = gradient;
     if (fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS)
       return unsupported("cuda: cudnn: no handle");
@@ -69,11 +78,7 @@ class CudnnAttention final : public FusedAttention {
     }
     SGA_TRY(fe_status(graph_.validate()));
     SGA_TRY(fe_status(graph_.build_operation_graph(handle_)));
-    SGA_TRY(fe_status(graph_.create_execution_plans({fe::HeurMode_t::A})));
-    SGA_TRY(fe_status(graph_.check_support(handle_)));
-    SGA_TRY(fe_status(graph_.build_plans(handle_, fe::BuildPlanPolicy_t::HEURISTICS_CHOICE)));
-    SGA_TRY(fe_status(graph_.get_workspace_size(workspace_bytes_)));
-    return {};
+    return fe_status(graph_.create_execution_plans({fe::HeurMode_t::A}));
   }
 
   [[nodiscard]] int64_t workspace_bytes() const override { return workspace_bytes_; }
@@ -199,10 +204,10 @@ void load_fused_attention(int32_t index) {
   std::call_once(once, [index] {
     if (!open_cudnn() || cudaSetDevice(index) != cudaSuccess) return;
     try {
-      // The libraries behind a plan load with the first one; nobody runs this one.
+      // To build the plan too would keep the first body that needs one waiting for its turn.
       CudnnAttention attention;
       const AttentionShape small{.B = 1, .T = 256, .H = 4, .G = 1, .K = 64, .scale = 0.125};
-      static_cast<void>(attention.build(small, false).ok());
+      static_cast<void>(attention.find_plans(small, false).ok());
     } catch (const std::exception&) {
       // Whoever asks for attention meets the same, and says so.
     }
