@@ -152,6 +152,12 @@ struct FaultReport {
   suspended @2 :Bool;
 }
 
+struct SnapshotEnqueued {
+  rank @0 :Int32;
+  step @1 :Int64;
+  taken @2 :Int64;
+}
+
 struct TakeSnapshot {
   step @0 :Int64;
   mirror @1 :Text;
@@ -196,7 +202,7 @@ struct Envelope {
     vote @24 :Vote;
     stepDone @25 :StepDone;
     validationDone @26 :ValidationDone;
-    snapshotEnqueued @27 :RankMessage;
+    snapshotEnqueued @27 :SnapshotEnqueued;
     snapshotWritten @28 :SnapshotWritten;
     rankFinished @29 :RankFinished;
     faultReport @30 :FaultReport;

@@ -126,9 +126,10 @@ struct GradientChecked {
   int32_t of = 0;
   int64_t step = 0;
   Status status;
-  uint64_t posted = 0;  ///< by `rank` itself
-  uint64_t hash = 0;    ///< of what it has executed again
-  bool again = false;   ///< a Recheck: the rank has voted before
+  uint64_t posted = 0;     ///< by `rank` itself
+  uint64_t hash = 0;       ///< of what it has executed again
+  bool again = false;      ///< a Recheck: the rank has voted before
+  int64_t generation = 1;  ///< in which it began
 };
 /// journal's service -> coordinator: the commit record of `step` is on disk, or why not.
 struct JournalWritten {
@@ -261,12 +262,15 @@ struct TakeSnapshot {
   /// Directory that it goes to instead of the run's checkpoints: a copy in memory, which the run
   /// can do without. Empty: the run's checkpoints.
   std::string mirror;
+  int64_t generation = 1;  ///< in which it was asked for
 };
 /// writer -> worker, worker -> coordinator: the copies are on the stream, later work is ordered
 /// behind them.
 struct SnapshotEnqueued {
   int32_t rank = 0;
   int64_t step = 0;
+  int64_t taken =
+      1;  ///< generation of the TakeSnapshot that this answers: of a step several may be
 };
 /// the writer's service -> writer, writer -> coordinator: what `rank` adds to the checkpoint is on
 /// disk, or why not. With the parts of all ranks the coordinator makes the checkpoint whole.

@@ -242,6 +242,7 @@ void put(const SnapshotEnqueued& m, cw::Envelope::Body::Builder body) {
   auto to = body.initSnapshotEnqueued();
   to.setRank(m.rank);
   to.setStep(m.step);
+  to.setTaken(m.taken);
 }
 void put(const SnapshotWritten& m, cw::Envelope::Body::Builder body) {
   auto to = body.initSnapshotWritten();
@@ -408,8 +409,8 @@ Result<Body> get_body(cw::Envelope::Body::Reader body, int64_t generation) {
       return Body(BeginValidation{body.getBeginValidation().getStep(),
                                   body.getBeginValidation().getNumBatches()});
     case Which::TAKE_SNAPSHOT:
-      return Body(
-          TakeSnapshot{body.getTakeSnapshot().getStep(), text(body.getTakeSnapshot().getMirror())});
+      return Body(TakeSnapshot{body.getTakeSnapshot().getStep(),
+                               text(body.getTakeSnapshot().getMirror()), generation});
     case Which::FINISH:
       return Body(Finish{});
     case Which::RANK_READY:
@@ -435,7 +436,7 @@ Result<Body> get_body(cw::Envelope::Body::Reader body, int64_t generation) {
     }
     case Which::SNAPSHOT_ENQUEUED: {
       const auto from = body.getSnapshotEnqueued();
-      return Body(SnapshotEnqueued{from.getRank(), from.getStep()});
+      return Body(SnapshotEnqueued{from.getRank(), from.getStep(), from.getTaken()});
     }
     case Which::SNAPSHOT_WRITTEN:
       return get_snapshot_written(body.getSnapshotWritten());

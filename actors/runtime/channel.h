@@ -79,10 +79,11 @@ class Channel {
   /// step. Before the first start.
   virtual void keep_results(const std::vector<Keeps>& /*launches*/, int64_t /*interval*/) {}
   /// What the firing of such a launch has brought in `step`, one a buffer; null if it is not kept.
-  /// It stays until the next step that is kept begins. Any thread.
+  /// Any thread.
   using Results = std::vector<std::vector<std::byte>>;
-  [[nodiscard]] virtual const Results* kept(graph::LaunchId /*launch*/, int32_t /*micro_batch*/,
-                                            int64_t /*step*/) const {
+  [[nodiscard]] virtual std::shared_ptr<const Results> kept(graph::LaunchId /*launch*/,
+                                                            int32_t /*micro_batch*/,
+                                                            int64_t /*step*/) const {
     return nullptr;
   }
   /// Fault injection: a bit of the next such post is another. Any thread.

@@ -124,8 +124,8 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
     keeps_ = launches;
     keep_interval_ = interval;
   }
-  [[nodiscard]] const Results* kept(graph::LaunchId launch, int32_t micro_batch,
-                                    int64_t step) const override;
+  [[nodiscard]] std::shared_ptr<const Results> kept(graph::LaunchId launch, int32_t micro_batch,
+                                                    int64_t step) const override;
   void flip_bit() override { flips_ = true; }
   void on_suspended(std::function<void(const Status&)> listener) override {
     listener_ = std::move(listener);
@@ -163,7 +163,7 @@ class LoggedChannel final : public Channel, private kernels::CompletionSink {
   };
   struct Kept {
     int64_t step = 0;
-    Results results;
+    std::shared_ptr<Results> results;
   };
   static constexpr uint64_t kReplay = uint64_t{1} << 63;
 
@@ -257,18 +257,21 @@ void LoggedChannel::keep_outputs(const Entry& entry) {
   if (kept.step == entry.step) return;  // another firing, which brings the same
   const Footprint& footprint = footprints_[launch];
   kept.step = entry.step;
-  kept.results.resize(footprint.outputs.size());
+  // Whoever reads those of a step before may not be done.
+  if (!kept.results || kept.results.use_count() > 1) kept.results = std::make_shared<Results>();
+  kept.results->resize(footprint.outputs.size());
   for (size_t i = 0; i < footprint.outputs.size(); ++i) {
-    kept.results[i].assign(entry.outputs[i], entry.outputs[i] + footprint.outputs[i]);
+    (*kept.results)[i].assign(entry.outputs[i], entry.outputs[i] + footprint.outputs[i]);
   }
 }
 
-const Channel::Results* LoggedChannel::kept(graph::LaunchId launch, int32_t micro_batch,
-                                            int64_t step) const {
+std::shared_ptr<const Channel::Results> LoggedChannel::kept(graph::LaunchId launch,
+                                                            int32_t micro_batch,
+                                                            int64_t step) const {
   const std::lock_guard lock(mutex_);
   if (keeps_.empty()) return nullptr;
   const auto it = kept_.find(kept_as(launch, micro_batch));
-  return it != kept_.end() && it->second.step == step ? &it->second.results : nullptr;
+  return it != kept_.end() && it->second.step == step ? it->second.results : nullptr;
 }
 
 void LoggedChannel::start(graph::LaunchId launch, int64_t step, int32_t micro_batch,

@@ -70,6 +70,7 @@ struct CoordinatorState {
   std::set<int32_t> writers_busy;  // ranks whose snapshot is not written
   // The checkpoint on its way to disk, one at a time: parts of the ranks, by rank.
   std::optional<CheckpointCommitted> writing;
+  int64_t taken = 1;  // generation in which it was asked for
   bool writing_mirror = false;
   std::vector<std::optional<std::string>> parts;
   bool mirror_waits = false;    // the one that waits is a mirror
@@ -133,7 +134,8 @@ void take_snapshot(Self self, bool mirror = false) {
   s.wait_for(Waits::kEnqueued);
   s.host->shared->computes = true;
   s.writers_busy = s.missing;
-  tell_workers(self, TakeSnapshot{s.steps.last_done(), mirror ? s.host->mirror.root : ""});
+  s.taken = s.commits.generation();
+  tell_workers(self, TakeSnapshot{s.steps.last_done(), mirror ? s.host->mirror.root : "", s.taken});
 }
 
 void begin_step(Self self, const Probe::Span& span) {
@@ -330,7 +332,7 @@ void resume(Self self, const Probe::Span& span) {
     s.recheck->generation = go_on.generation;
     tell_workers(self, *s.recheck);
   }
-  if (s.host->on_ready) s.host->on_ready();
+  if (s.host->on_ready) s.host->on_ready(s.commits.generation());
   if (answer_for_lost(self)) {
     finish_step(self, span);
   } else if (s.waits == Waits::kDone && s.steps.step() > go_on.committed) {
@@ -357,7 +359,7 @@ void on_ready(Self self, const RankReady& msg) {
   if (!s.ready.insert(msg.rank).second) return;  // sent again
   if (s.ready.size() != s.done.size()) return;
   if (std::exchange(s.started, true)) return resume(self, span);
-  if (s.host->on_ready) s.host->on_ready();
+  if (s.host->on_ready) s.host->on_ready(s.commits.generation());
   advance(self, span);
 }
 
@@ -703,7 +705,9 @@ CoordinatorActor::behavior_type coordinator_actor(Self self,
       [self](const SnapshotEnqueued& msg) {
         const auto span = self->state.probe.handle(self, "snapshot_enqueued", msg.step);
         CoordinatorState& st = self->state;
-        if (!st.writing || st.writing->step != msg.step) return;  // of one that was given up
+        // Of one that was given up, which may be of the same step: its lanes were free, and those
+        // of the one under way are not yet.
+        if (!st.writing || st.writing->step != msg.step || st.taken != msg.taken) return;
         if (st.answered(Waits::kEnqueued, msg.rank)) advance(self, span);
       },
       [self](const SnapshotWritten& msg) { on_snapshot_written(self, msg); },

@@ -81,7 +81,7 @@ struct CoordinatorHost {
   const std::atomic<bool>* pause = nullptr;  ///< ends the run after a mirror, between two steps
   /// Called when all ranks are ready for the first step, and when they go on after a Fence. This
   /// and those below are called on the coordinator's thread.
-  std::function<void()> on_ready;
+  std::function<void(int64_t generation)> on_ready;
   /// Set: the run goes on when workers are lost (Fence, Adopt), and does not end with them. Called
   /// once for each Fence that no later one has replaced, when it is on disk: with its generation
   /// and the step committed last, which stays that until all are ready again; or with -1: too late,

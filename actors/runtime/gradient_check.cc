@@ -3,7 +3,6 @@
 #include "actors/runtime/first_failure.h"
 #include "actors/runtime/rank_setup.h"
 #include "graph/base/hash.h"
-#include "graph/base/log.h"
 
 #include <fmt/format.h>
 
@@ -178,16 +177,16 @@ void GradientCheck::submit(int32_t rank, int64_t step, int64_t generation,
       });
 }
 
-void GradientCheck::offer(int32_t to, int64_t step, int64_t generation) {
+void GradientCheck::offer(int32_t to, int64_t step, int64_t generation,
+                          std::function<void(const Status&)> failed) {
   service_->submit(
       [this, to, step, generation]() -> Status {
         SGA_ASSIGN(std::vector<std::byte> record, own_record(step));
         exchange_->send(to, step, generation, std::move(record));
         return {};
       },
-      // Whoever waits for it hears of it in time; the step is not committed without.
-      [](const Status& status) {
-        if (!status.ok()) log::warn("{}", status.message());
+      [failed = std::move(failed)](const Status& status) {
+        if (!status.ok()) failed(status);
       });
 }
 
@@ -212,20 +211,19 @@ void GradientCheck::keep_results(int64_t interval) {
   }
 }
 
-Result<const Channel::Results*> GradientCheck::kept(const LaunchFiring& firing,
-                                                    int64_t step) const {
+Result<std::shared_ptr<const Channel::Results>> GradientCheck::kept(const LaunchFiring& firing,
+                                                                    int64_t step) const {
   const graph::Launch& launch = context_->launch(firing.first);
   const auto& channel = training_->lanes->lanes[static_cast<size_t>(launch.lane)].channel;
-  const Channel::Results* kept =
-      channel ? channel->kept(firing.first, firing.second, step) : nullptr;
-  if (kept == nullptr) return internal_error(launch.name + ": its results were not kept");
+  auto kept = channel ? channel->kept(firing.first, firing.second, step) : nullptr;
+  if (!kept) return internal_error(launch.name + ": its results were not kept");
   return kept;
 }
 
 Result<std::vector<std::byte>> GradientCheck::own_record(int64_t step) const {
   std::vector<std::byte> out(record_bytes_);
   for (const auto& [firing, offset] : heard_) {
-    SGA_ASSIGN(const Channel::Results* results, kept(firing, step));
+    SGA_ASSIGN(const auto results, kept(firing, step));
     size_t at = offset;
     for (const std::vector<std::byte>& bytes : *results) {
       std::copy(bytes.begin(), bytes.end(), out.begin() + static_cast<std::ptrdiff_t>(at));
@@ -299,7 +297,7 @@ Status GradientCheck::fill(const LaunchFiring& firing, int64_t step,
                            const std::vector<std::byte>& record) {
   const graph::Launch& launch = context_->launch(firing.first);
   const auto recorded = heard_.find(firing);
-  const Channel::Results* results = nullptr;
+  std::shared_ptr<const Channel::Results> results;
   if (recorded == heard_.end()) {
     SGA_ASSIGN(results, kept(firing, step));
   }

@@ -66,8 +66,10 @@ class GradientCheck {
   /// Whether a rank's posts depend on what it has heard from its own replica, so that whoever
   /// executes them needs its record of that: offer() of the one meets submit() of the other.
   [[nodiscard]] bool exchanges() const { return !heard_.empty(); }
-  /// Sends the record of this rank to `to`, on the thread of this object.
-  void offer(int32_t to, int64_t step, int64_t generation);
+  /// Sends the record of this rank to `to`, on the thread of this object; `failed` hears there why
+  /// it is not sent.
+  void offer(int32_t to, int64_t step, int64_t generation,
+             std::function<void(const Status&)> failed);
   /// Tells `done` the hash of what `rank` posts in `step`, on a thread of this object. Costs the
   /// forward and backward passes of a step. Errors: what the device or the sampler says;
   /// kDisconnected or kCancelled where the record does not come in this generation.
@@ -99,8 +101,8 @@ class GradientCheck {
   void list_posts();
   void keep_results(int64_t interval);
   [[nodiscard]] size_t bytes_of(graph::BufferId buffer) const;
-  [[nodiscard]] Result<const Channel::Results*> kept(const LaunchFiring& firing,
-                                                     int64_t step) const;
+  [[nodiscard]] Result<std::shared_ptr<const Channel::Results>> kept(const LaunchFiring& firing,
+                                                                     int64_t step) const;
   Result<std::vector<std::byte>> own_record(int64_t step) const;
   Result<uint64_t> execute(int32_t rank, int64_t step, int64_t generation);
   Status fill(const LaunchFiring& firing, int64_t step, const std::vector<std::byte>& record);

@@ -28,21 +28,29 @@ class FileJournal final : public Journal {
   FileJournal& operator=(const FileJournal&) = delete;
 
   Status append(const CommitRecord& record) override {
-    const std::string line = format_commit(record);
+    const off_t begin = ::lseek(fd_, 0, SEEK_END);
+    if (begin < 0) return failed(errno);
+    const Status written = write_line(format_commit(record));
+    // The next record must not stand behind a part of this one.
+    if (!written.ok() && ::ftruncate(fd_, begin) != 0) return failed(errno);
+    return written;
+  }
+
+ private:
+  [[nodiscard]] Status failed(int error) const {
+    return internal_error(fmt::format("{}: {}", path_, std::strerror(error)));
+  }
+  Status write_line(const std::string& line) {
     size_t written = 0;
     while (written < line.size()) {
       const ssize_t n = ::write(fd_, line.data() + written, line.size() - written);
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return internal_error(fmt::format("{}: {}", path_, std::strerror(errno)));
+      if (n <= 0) return failed(n < 0 ? errno : ENOSPC);
       written += static_cast<size_t>(n);
     }
-    if (::fdatasync(fd_) != 0) {
-      return internal_error(fmt::format("{}: {}", path_, std::strerror(errno)));
-    }
-    return {};
+    return ::fdatasync(fd_) == 0 ? Status() : failed(errno);
   }
 
- private:
   int fd_;
   std::string path_;
 };

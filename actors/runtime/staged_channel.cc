@@ -48,8 +48,8 @@ class StagedChannel final : public Channel, private kernels::CompletionSink {
   void keep_results(const std::vector<Keeps>& launches, int64_t interval) override {
     inner_->keep_results(launches, interval);
   }
-  [[nodiscard]] const Results* kept(graph::LaunchId launch, int32_t micro_batch,
-                                    int64_t step) const override {
+  [[nodiscard]] std::shared_ptr<const Results> kept(graph::LaunchId launch, int32_t micro_batch,
+                                                    int64_t step) const override {
     return inner_->kept(launch, micro_batch, step);
   }
   void flip_bit() override { inner_->flip_bit(); }

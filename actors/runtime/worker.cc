@@ -288,6 +288,7 @@ void check_posts(Self self, const RankRun& rank, int32_t of, int64_t step, bool 
   result.of = of;
   result.step = step;
   result.again = again;
+  result.generation = self->state.generation;
   const auto lanes = rank.host.training->context().lanes;
   rank.host.check->submit(
       of, step, self->state.generation,
@@ -301,6 +302,21 @@ void check_posts(Self self, const RankRun& rank, int32_t of, int64_t step, bool 
       });
 }
 
+/// What the rank has heard goes to `to`, who needs it to execute its posts. Where there is no such
+/// record the check has failed: `to` would wait for it in vain.
+void offer_record(Self self, const RankRun& rank, int32_t to, int64_t step) {
+  GradientChecked failed;
+  failed.rank = rank.host.rank;
+  failed.of = rank.host.rank;
+  failed.step = step;
+  failed.generation = self->state.generation;
+  rank.host.check->offer(to, step, failed.generation,
+                         [worker = WorkerActor(self), failed](const Status& why) mutable {
+                           failed.status = why;
+                           caf::anon_send(worker, failed);
+                         });
+}
+
 /// Two executions of each rank's posts: the own one, and that of the rank that it tells what it has
 /// heard. Where that takes messages, both begin again in the next generation if one is lost.
 void begin_check(Self self, RankRun& rank, int64_t step) {
@@ -308,7 +324,7 @@ void begin_check(Self self, RankRun& rank, int64_t step) {
   const int32_t me = rank.host.rank;
   rank.checking = step;
   if (rank.host.check->exchanges()) {
-    rank.host.check->offer(checker_of(plan, me), step, self->state.generation);
+    offer_record(self, rank, checker_of(plan, me), step);
   }
   check_posts(self, rank, buddy_of(plan, me), step, false);
 }
@@ -349,6 +365,9 @@ void on_checked(Self self, const GradientChecked& msg) {
   if (rank == nullptr) return fail(self, internal_error("a check of a rank not hosted"));
   ProgramRun& run = rank->programs[kTraining];
   if (run.core.step() != msg.step) return;  // decided without it
+  // What begins again in each generation counts in the one it is asked for in.
+  const bool repeated = msg.again || rank->host.check->exchanges();
+  if (repeated && msg.generation < s.generation) return;
   const Code code = msg.status.code();
   const bool lost = code == Code::kDisconnected || code == Code::kCancelled;
   if (!msg.status.ok() && lost && rank->host.check->exchanges()) {
@@ -379,7 +398,7 @@ void on_recheck(Self self, const Recheck& msg) {
   const RankRun* of = s.find(msg.of);
   if (of != nullptr && msg.of != msg.rank && of->host.check && of->host.check->exchanges() &&
       of->checking == msg.step) {
-    of->host.check->offer(msg.rank, msg.step, s.generation);
+    offer_record(self, *of, msg.rank, msg.step);
   }
   // Told to all workers: whose rank it is answers.
   const RankRun* rank = s.find(msg.rank);

@@ -31,7 +31,7 @@ void copy_out(Self self, const TakeSnapshot& msg) {
   const uint64_t token = pack(work);
   work.kind = WorkKind::kQuiet;
   s.host->snapshots->enqueue_copies(token, pack(work), *s.host->sink);
-  self->send(s.worker, SnapshotEnqueued{s.rank, msg.step});
+  self->send(s.worker, SnapshotEnqueued{s.rank, msg.step, msg.generation});
 }
 
 void write(Self self, int64_t step) {

@@ -377,17 +377,22 @@ TEST_P(ChannelLogTest, WhatIsAskedForIsKeptUntilTheNextStepThatIs) {
   }
   Member& m = *members_[0];
   EXPECT_EQ(m.channels[0]->kept(kGather, 0, 3), nullptr) << "not every second step";
-  const Channel::Results* gathered = m.channels[0]->kept(kGather, 2, 2);
+  const auto gathered = m.channels[0]->kept(kGather, 2, 2);
   ASSERT_NE(gathered, nullptr);
   EXPECT_EQ((*gathered)[0].size(), static_cast<size_t>(4 * n_ * kPiece));
   for (int32_t batch = 0; batch < kMicroBatches; ++batch) {
-    const Channel::Results* piece = m.channels[1]->kept(kScatter, batch, 2);
+    const auto piece = m.channels[1]->kept(kScatter, batch, 2);
     ASSERT_NE(piece, nullptr);
     std::vector<float> all;
     for (int32_t r = 0; r < n_; ++r) all.push_back(value(r, kWide, 2, batch, 0));
     EXPECT_EQ(*reinterpret_cast<const float*>((*piece)[0].data()), Member::tree(all));
   }
   EXPECT_EQ(m.channels[1]->kept(kReduceInPlace, 0, 2), nullptr);
+  const Channel::Results before = *gathered;
+  for (const auto& member : members_) member->begin(4, rng_);
+  finish_step();
+  ASSERT_NE(m.channels[0]->kept(kGather, 2, 4), nullptr);
+  EXPECT_EQ(*gathered, before) << "whoever reads it is not done";
 }
 
 TEST_P(ChannelLogTest, AMemberIsReplacedAtAnyMoment) {

@@ -1,7 +1,9 @@
 #include "actors/runtime/journal.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -32,6 +34,31 @@ TEST(Journal, KeepsCommitsAndAppendsToWhatIsThere) {
   const auto records = parse_journal(read_file(path));
   ASSERT_TRUE(records.ok()) << records.status().to_string();
   EXPECT_EQ(*records, (std::vector<CommitRecord>{one, two}));
+  std::filesystem::remove(path);
+}
+
+TEST(Journal, ARecordThatDoesNotFitLeavesNothingOfItself) {
+  const std::string path = testing::TempDir() + "/sga_journal_full";
+  std::filesystem::remove(path);
+  auto journal = open_journal(path);
+  ASSERT_TRUE(journal.ok());
+  const CommitRecord one{1, 1, {1, 1}};
+  ASSERT_TRUE((*journal)->append(one).ok());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit full = before;
+  full.rlim_cur = std::filesystem::file_size(path) + 10;
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  const Status refused = (*journal)->append({2, 1, {1, 1}});
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_FALSE(refused.ok());
+  const CommitRecord three{2, 2, {1, 2}};
+  ASSERT_TRUE((*journal)->append(three).ok());
+  const auto records = parse_journal(read_file(path));
+  ASSERT_TRUE(records.ok()) << records.status().to_string();
+  EXPECT_EQ(*records, (std::vector<CommitRecord>{one, three}));
   std::filesystem::remove(path);
 }
 
