@@ -100,6 +100,8 @@ Status Cluster::make_identity() {
     member_ = setup_.left->member;
     secret_ = setup_.left->facts.secret;
     next_index_ = setup_.left->facts.next_index;
+    closed_devices_ = setup_.left->facts.closed;
+    fingerprints_ = setup_.left->facts.fingerprints;
     return {};
   }
   SGA_ASSIGN(const auto authority, actors::TlsAuthority::create());
@@ -149,9 +151,11 @@ Status Cluster::gather(const RunDirectory& run, const std::atomic<bool>& stop) {
   token_ = std::filesystem::absolute(run.path).string() + "/control/token";
   SGA_TRY(actors::write_token(token_, {addresses_, member_}));
   if (setup_.left) SGA_TRY(await_returned(stop));
-  if (nodes_.empty()) SGA_TRY(start_local_nodes());
+  const bool returned = !nodes_.empty();
+  if (!returned) SGA_TRY(start_local_nodes());
   print_join_line();
-  if (setup_.left && !workers_.empty()) return {};
+  // What is missing there is started when all know where they stand (settle_returned).
+  if (returned) return {};
   const int64_t deadline = now_ms() + setup_.options.join_timeout_s * 1000;
   while (!complete()) {
     if (stop.load()) return interrupted();
@@ -183,27 +187,52 @@ void Cluster::start_workers() {
   for (auto& [id, node] : nodes_) {
     if (node.num_started > 0 || node.who.hello.spare) continue;
     const int64_t room = static_cast<int64_t>(node.who.hello.devices.size());
-    start_workers_of(id, node, std::min(room, total - next_index_));
+    const auto there = static_cast<int64_t>(workers_.size() + starting_.size());
+    start_workers_of(id, node, std::min(room, total - there));
   }
 }
 
 void Cluster::start_workers_of(wire::PeerId id, Node& node, int64_t count) {
   if (count <= 0) return;
   wire::StartWorkers order;
-  order.devices.assign(node.who.hello.devices.begin(), node.who.hello.devices.begin() + count);
   order.first_index = next_index_;
-  node.num_started = static_cast<int32_t>(count);
-  for (const std::string& device : order.devices) {
-    starting_[take_index()] = static_cast<int32_t>(places_.size());
-    places_.push_back({id, device});
+  const wire::Hello& hello = node.who.hello;
+  for (const std::string& device : hello.devices) {
+    if (static_cast<int64_t>(order.devices.size()) == count) break;
+    if (closed_devices_.contains({hello.host, device})) continue;
+    order.devices.push_back(device);
+    starting_[take_index()] = add_place(node, device);
   }
+  if (order.devices.empty()) {
+    return log::warn("{}: no worker is started there: its devices have failed", node.who.name());
+  }
+  node.num_started = static_cast<int32_t>(order.devices.size());
   session_->send(id, std::move(order));
+}
+
+int32_t Cluster::add_place(const Node& node, const std::string& device) {
+  places_.push_back({node.who.id, device, node.who.hello.host});
+  return static_cast<int32_t>(places_.size()) - 1;
+}
+
+bool Cluster::is_closed(int32_t place) const {
+  if (closed_places_.contains(place)) return true;
+  if (place < 0) return false;
+  const Place& at = places_[static_cast<size_t>(place)];
+  return at.device.empty() || closed_devices_.contains({at.host, at.device});
+}
+
+/// Nobody comes from a node that has gone.
+void Cluster::forget_starting(wire::PeerId node) {
+  std::erase_if(starting_, [this, node](const auto& s) {
+    return places_[static_cast<size_t>(s.second)].node == node;
+  });
 }
 
 void Cluster::start_worker_at(int32_t place) {
   const Place& at = places_[static_cast<size_t>(place)];
   if (!nodes_.contains(at.node) || draining_.contains(at.node)) return;
-  if (closed_places_.contains(place)) return;
+  if (is_closed(place)) return;
   const int32_t index = take_index();
   starting_[index] = place;
   session_->send(at.node, wire::StartWorkers{{at.device}, index});
@@ -224,23 +253,23 @@ std::string Cluster::free_device(wire::PeerId node) const {
   for (const auto& [index, place] : starting_) {
     if (on_node(place)) taken.push_back(device_at(place));
   }
-  for (const int32_t place : closed_places_) {
-    if (on_node(place) && is_exclusive(device_at(place))) closed.insert(device_at(place));
+  for (const auto& [host, device] : closed_devices_) {
+    if (host == at.who.hello.host) closed.insert(device);
   }
   return least_taken(at.devices.empty() ? at.who.hello.devices : at.devices, taken, closed);
 }
 
-/// No worker is started any more on the device of this place.
+/// No worker is started any more on the device of this place: where it is a device of its own, by
+/// no node of its host, and by no coordinator after this one.
 void Cluster::close_device(int32_t place) {
   closed_places_.insert(place);
   if (place < 0) return;
   const Place& at = places_[static_cast<size_t>(place)];
-  if (!is_exclusive(at.device)) return;
-  for (size_t p = 0; p < places_.size(); ++p) {
-    if (places_[p].node == at.node && places_[p].device == at.device) {
-      closed_places_.insert(static_cast<int32_t>(p));
-    }
-  }
+  if (!is_exclusive(at.device) || !closed_devices_.insert({at.host, at.device}).second) return;
+  if (left_run_.path.empty()) return;
+  left_.closed = closed_devices_;
+  const Status written = write_left_facts(left_run_, left_);
+  if (!written.ok()) log::warn("{}", written.message());
 }
 
 Cluster::Fault Cluster::make_fault(supervision::FaultKind kind, Status status, int32_t index,
@@ -293,6 +322,7 @@ Status Cluster::lose(int32_t index, supervision::FaultKind kind, const Status& w
   if (worker.suspected_ms > 0) confirm_silence(index, worker, why);
   count_fault(worker.place);
   if (worker.ranks.empty()) {
+    state_stale_ = true;
     log::info("a spare is lost: {}", why.message());
     return {};
   }
@@ -324,9 +354,7 @@ Status Cluster::on_left(const actors::Peer& peer, const Status& why) {
     if (it == nodes_.end()) return {};
     const bool idle = it->second.num_started == 0;
     nodes_.erase(it);
-    std::erase_if(starting_, [&](const auto& s) {
-      return places_[static_cast<size_t>(s.second)].node == peer.id;
-    });
+    forget_starting(peer.id);
     if (idle || (running_ && setup_.recovers)) {
       log::info("{}", why.message());
       if (!idle && lost_.empty()) lost_ = why.message();
@@ -391,6 +419,7 @@ Status Cluster::on_joined(const actors::Peer& peer) {
     worker.heard_ms = now_ms();
     starting_.erase(starting);
     workers_[hello.index] = std::move(worker);
+    state_stale_ = true;
     return {};
   }
   const bool late =
@@ -413,7 +442,13 @@ Status Cluster::on_answer(const actors::SessionEvent& event) {
   if (!event.status.ok()) {
     // Whoever is still here has refused, or has not answered in time.
     if (event.status.code() == Code::kDisconnected) return {};
-    faults_.push_back(make_fault(supervision::FaultKind::kActorFailure, event.status, -1));
+    // A device that does not open, or a process that does not answer, is this worker's alone: it is
+    // replaced. What else it refuses others would refuse too.
+    const bool late = event.status.code() == Code::kTimeout;
+    const bool own = late || event.status.scope() == Scope::kDevice;
+    const auto kind = late ? supervision::FaultKind::kHang : supervision::FaultKind::kActorFailure;
+    faults_.push_back(make_fault(kind, event.status, own ? index : -1,
+                                 worker->who.name() + ": " + event.status.message()));
     return {};
   }
   const auto* loaded = std::get_if<wire::PlanLoaded>(&event.envelope.body);
@@ -422,7 +457,41 @@ Status Cluster::on_answer(const actors::SessionEvent& event) {
   }
   worker->address = loaded->address;
   loading_.erase(index);
+  if (takes_arithmetic(*worker, loaded->fingerprint)) return {};
+  closed_places_.insert(worker->place);
+  faults_.push_back(make_fault(
+      supervision::FaultKind::kActorFailure,
+      make_status(Code::kUnsupported, worker->who.name() + ": its arithmetic is another one's",
+                  Scope::kDevice),
+      index));
   return {};
+}
+
+/// Whether what the worker computes for its ranks keeps the bits that they had before; if not, and
+/// it may all the same, that is remembered.
+bool Cluster::takes_arithmetic(const Worker& worker, const std::string& fingerprint) {
+  for (const int32_t rank : worker.ranks) {
+    std::string& known = fingerprints_[rank];
+    if (known.empty()) known = fingerprint;
+    if (known == fingerprint) continue;
+    log::warn("{} computes by {}, rank {} did by {}: {}", worker.who.name(), fingerprint, rank,
+              known,
+              setup_.allow_inexact
+                  ? "bits may differ from here on (resilience.allow_inexact)"
+                  : "it takes nothing over; resilience.allow_inexact = true would let it");
+    if (!setup_.allow_inexact) return false;
+    known = fingerprint;
+    moved_inexactly_ = true;
+  }
+  return true;
+}
+
+/// For a coordinator after this one.
+void Cluster::keep_fingerprints() {
+  if (left_run_.path.empty() || left_.fingerprints == fingerprints_) return;
+  left_.fingerprints = fingerprints_;
+  const Status written = write_left_facts(left_run_, left_);
+  if (!written.ok()) log::warn("{}", written.message());
 }
 
 Status Cluster::on_event(actors::SessionEvent& event) {

@@ -58,6 +58,7 @@ class Cluster {
     int64_t mirror_interval = 0;  ///< steps between copies of the state in memory
     bool replicas = false;        ///< no such copies: lost state comes from data-parallel replicas
     int64_t max_faults = 20;      ///< a minute; more end the run
+    bool allow_inexact = false;   ///< ranks may move to workers of another arithmetic
     int64_t orphan_ms = 0;        ///< others wait as long for another coordinator; 0: not
     std::optional<LeftRun> left;  ///< of a coordinator that has died: taken over
     double progress_factor = 0;   ///< as supervision::ProgressWatch has them
@@ -117,7 +118,8 @@ class Cluster {
   /// Where a worker can run: a device of a node.
   struct Place {
     actors::wire::PeerId node = actors::wire::kNobody;
-    std::string device;
+    std::string device;  ///< "": none, no worker can run there
+    std::string host;    ///< the node's, which may have left
   };
   struct Fault {
     supervision::FaultKind kind = supervision::FaultKind::kWorkerExit;
@@ -164,7 +166,10 @@ class Cluster {
   void start_workers();
   void start_workers_of(actors::wire::PeerId id, Node& node, int64_t count);
   void start_worker_at(int32_t place);
+  void forget_starting(actors::wire::PeerId node);
   [[nodiscard]] std::string free_device(actors::wire::PeerId node) const;
+  int32_t add_place(const Node& node, const std::string& device);
+  [[nodiscard]] bool is_closed(int32_t place) const;
   void close_device(int32_t place);
   /// Handles one event, or none within the time; a failure that ends the run comes back.
   Status step(int64_t timeout_ms);
@@ -173,6 +178,8 @@ class Cluster {
   Status on_left(const actors::Peer& peer, const Status& why);
   Status on_exited(const actors::wire::WorkerExited& exited);
   Status on_answer(const actors::SessionEvent& event);
+  bool takes_arithmetic(const Worker& worker, const std::string& fingerprint);
+  void keep_fingerprints();
   Status check_children();
   Status lose(int32_t index, supervision::FaultKind kind, const Status& why);
   /// Found at `detected_ms` by now_ms(); 0: now. `culprit` "": what the Status says.
@@ -206,6 +213,7 @@ class Cluster {
 
   // --- state from replicas: cluster_replicas.cc ---
   [[nodiscard]] supervision::Holder holder_of(const Course& course, int32_t rank) const;
+  static int64_t copy_limit_ms(const Course& course);
   Status begin_copy(const Course& course, int64_t step, const std::set<int32_t>& excluded);
   void on_state_copied(const std::string& payload);
   Status finish_copy(const Course& course);
@@ -261,6 +269,7 @@ class Cluster {
   void find_cause(const Status& failure);
   void open_recovery(Course& course);
   void end_workers_at_fault();
+  bool end_those_at_fault();
   void check_silence();
   void note_progress(Course& course);
   void write_recovery(Course& course);
@@ -298,9 +307,11 @@ class Cluster {
   actors::TlsIdentity server_;
   int64_t created_ms_ = 0;
   LeftFacts left_;
-  RunDirectory left_run_;                                       // empty: nothing is left behind
-  Terms terms_;                                                 // of those that join
-  bool returning_ = false;                                      // await_returned
+  RunDirectory left_run_;   // empty: nothing is left behind
+  Terms terms_;             // of those that join
+  bool returning_ = false;  // await_returned
+  bool settled_ = true;     // false: those that return have no places yet
+  std::vector<supervision::DeviceFault> early_faults_;          // until then
   std::map<int32_t, Standing> standings_;                       // by index
   std::map<actors::wire::PeerId, std::vector<int32_t>> alive_;  // workers, by node
   std::unique_ptr<actors::RemoteSession> session_;
@@ -308,10 +319,13 @@ class Cluster {
   std::map<actors::wire::PeerId, Node> nodes_;
   std::map<int32_t, Worker> workers_;  // by index
   std::vector<Place> places_;
-  std::map<int32_t, int32_t> starting_;  // index to place of those that have not joined yet
+  std::map<int32_t, std::string> fingerprints_;  // of the arithmetic of ranks, as they were loaded
+  bool moved_inexactly_ = false;                 // since the recovery under way has begun
+  std::map<int32_t, int32_t> starting_;          // index to place of those that have not joined yet
   int32_t next_index_ = 0;
   std::set<actors::wire::PeerId> draining_;  // nodes
   std::set<int32_t> closed_places_;          // where no worker is started any more
+  std::set<HostDevice> closed_devices_;      // the same, of exclusive ones: for every node
   std::set<int32_t> loading_;                // indices whose answer is waited for
   std::vector<Fault> faults_;                // of the attempt under way
   supervision::StormBreaker storm_;
@@ -328,6 +342,7 @@ class Cluster {
   };
   std::shared_ptr<Proxies> proxies_ = std::make_shared<Proxies>();
   bool running_ = false;
+  bool state_stale_ = false;  // control/state.json: spares have come or gone
   bool ended_ = false;
   ReplicaCopy copy_;
   std::unique_ptr<MirrorDirectory> memory_;

@@ -5,6 +5,7 @@
 #include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster.h"
 #include "apps/sgactor/cluster_course.h"
+#include "apps/sgactor/cluster_ranks.h"
 #include "graph/base/log.h"
 
 #include <caf/send.hpp>
@@ -28,8 +29,6 @@ constexpr int64_t kAdopterMs = 2000;
 constexpr int64_t kStageMs = 5000;
 // Whoever waits for a lost peer says so before the loss of its process is known.
 constexpr int64_t kSuspendedMs = 300;
-// Grows with the state; who does not move is found by other means.
-constexpr int64_t kCopyMs = 60'000;
 // A link that breaks more often in one step is not worth another.
 constexpr int64_t kMostLinkFaults = 3;
 // What fails more often behind one step fails again.
@@ -77,7 +76,7 @@ actors::SpawnWorker Cluster::stand_in(const Worker& worker, const wire::Routes& 
 Status Cluster::check_adoption(const Course& course) const {
   const bool first = course.in_place.stage == Stage::kNone;
   if (!course.adopts) return no_adoption("not with this job");
-  if (first && course.ready_ms == 0 && (!course.taken_over || course.all_fresh))
+  if (first && course.ready_ms() == 0 && (!course.taken_over || course.all_fresh))
     return no_adoption("the attempt has not begun");
   if (course.pause || !storm_status_.ok()) return no_adoption("the attempt ends");
   for (const Fault& fault : faults_) {
@@ -118,7 +117,7 @@ void Cluster::note_failure(Course& course, int32_t rank, const Status& why) {
   const Course::InPlace& p = course.in_place;
   // It is lost, begins again already, or has told of another of its actors.
   const bool begins =
-      p.waiting.contains(index) || (p.respawns.contains(index) && course.ready_ms == 0);
+      p.waiting.contains(index) || (p.respawns.contains(index) && course.ready_ms() == 0);
   const bool told = std::any_of(
       faults_.begin() + static_cast<std::ptrdiff_t>(std::min(p.num_faults, faults_.size())),
       faults_.end(), [index](const Fault& f) { return f.index == index && is_respawn(f); });
@@ -155,7 +154,12 @@ bool Cluster::is_hosted(const Course& course, int32_t rank) const {
 /// Nothing commits from here on until the ranks that were lost vote again.
 Status Cluster::begin_fence(Course& course, const actors::CoordinatorActor& coordinator) {
   SGA_TRY(check_adoption(course));
-  end_workers_at_fault();
+  // What becomes known while workers end is answered as well.
+  for (size_t known = 0; known != faults_.size();) {
+    known = faults_.size();
+    end_workers_at_fault();
+    SGA_TRY(check_adoption(course));
+  }
   open_recovery(course);
   Course::InPlace& p = course.in_place;
   p.num_faults = faults_.size();
@@ -291,7 +295,7 @@ actors::SpawnWorker Cluster::in_place_of(const Worker& worker, actors::SpawnWork
 
 /// Spares read plan and data before they are needed: once each, and not while others recover.
 void Cluster::prepare_spares(const Course& course) {
-  if (course.ready_ms == 0 || course.in_place.stage != Stage::kNone) return;
+  if (course.ready_ms() == 0 || course.in_place.stage != Stage::kNone) return;
   for (auto& [index, worker] : workers_) {
     if (worker.prepared || !worker.ranks.empty()) continue;
     worker.prepared = true;
@@ -315,6 +319,7 @@ void Cluster::join_adopters(Course& course, const actors::CoordinatorActor& coor
     }
   }
   course.in_place.waiting.clear();
+  keep_fingerprints();
   course.recovery->workers = num_active();
   write_state(course);
 }
@@ -351,6 +356,12 @@ Status Cluster::recover_in_place(Course& course, const actors::CoordinatorActor&
     load_respawns(course);
     if (find_adopters(course)) {
       enter(Stage::kLoad);
+      course.recovery->placed_ms = static_cast<double>(now - course.recovery_ms);
+      for (const int32_t index : p.waiting) {
+        for (const int32_t rank : workers_[index].ranks) {
+          course.recovery->state_moved_bytes += state_bytes(*course.work->plan, rank);
+        }
+      }
       strike_at(course, "restore");
     } else if (starting_.empty() || now - p.since_ms > kAdopterMs) {
       return no_adoption("no worker is free");
@@ -359,9 +370,10 @@ Status Cluster::recover_in_place(Course& course, const actors::CoordinatorActor&
   if (p.stage == Stage::kLoad && loading_.empty()) {
     join_adopters(course, coordinator);
     enter(Stage::kJoin);
+    course.recovery->loaded_ms = static_cast<double>(now - course.recovery_ms);
     strike_at(course, "resume");
   }
-  if (p.stage == Stage::kJoin && course.ready_ms != 0) {
+  if (p.stage == Stage::kJoin && course.ready_ms() != 0) {
     strike_at(course, "replay");
     faults_.clear();
     lost_.clear();
@@ -370,7 +382,7 @@ Status Cluster::recover_in_place(Course& course, const actors::CoordinatorActor&
   }
   const bool timed = p.stage == Stage::kFence || p.stage == Stage::kJoin;
   if (timed && now - p.since_ms > kStageMs) return no_adoption("it takes too long");
-  if (p.stage == Stage::kCopy && now - p.since_ms > kCopyMs) {
+  if (p.stage == Stage::kCopy && now - p.since_ms > copy_limit_ms(course)) {
     return no_adoption("the state of survivors is not copied in time");
   }
   return {};

@@ -33,8 +33,7 @@ void Cluster::resize(int64_t workers) {
       const wire::PeerId at = (node++)->first;
       const std::string device = draining_.contains(at) ? "" : free_device(at);
       if (device.empty()) continue;
-      places_.push_back({at, device});
-      start_worker_at(static_cast<int32_t>(places_.size()) - 1);
+      start_worker_at(add_place(nodes_.at(at), device));
       break;
     }
   }
@@ -186,6 +185,7 @@ void Cluster::on_opaque(wire::PeerId from, const wire::Opaque& message) {
 }
 
 void Cluster::on_device_fault(const supervision::DeviceFault& device) {
+  if (!settled_) return early_faults_.push_back(device);
   const auto it = workers_.find(device.worker);
   if (it == workers_.end()) return;  // has gone meanwhile
   const Worker& worker = it->second;
@@ -283,6 +283,7 @@ void Cluster::end_leaving() {
     });
     if (it == nodes_.end() || busy) continue;
     log::info("{} has been left", it->second.who.name());
+    forget_starting(node);
     session_->send(node, wire::Shutdown{Status()});
     nodes_.erase(it);
   }

@@ -46,13 +46,22 @@ struct Cluster::Course {
   actors::wire::LoadPlan message;  // but what differs among workers and attempts
   std::atomic<bool> stop{false};
   std::atomic<bool> pause{false};
-  std::atomic<int64_t> ready_ms{0};
+  /// When all ranks were ready in this generation; 0: not yet. A "ready" of one before may come
+  /// late.
+  [[nodiscard]] int64_t ready_ms() const {
+    const std::lock_guard lock(mutex);
+    return ready_generation == generation ? ready_at : 0;
+  }
+  void note_ready(int64_t of) {
+    const std::lock_guard lock(mutex);
+    ready_generation = of;
+    ready_at = now_ms();
+  }
   std::optional<Recovery> recovery;  // under way
   int64_t recovery_ms = 0;           // when what it answers was detected
   int32_t recovery_index = -1;       // of the worker that was lost
   int64_t replayed_before = 0;
   int64_t progress_step = -1;  // the newest that was seen
-  int64_t progress_ms = 0;     // when; 0: not to be measured from
   std::vector<int32_t> hosts;  // index of the worker that hosts each rank
   std::string last_failure;
   int64_t last_failure_step = -1;
@@ -112,9 +121,10 @@ struct Cluster::Course {
     const std::lock_guard lock(mutex);
     return std::exchange(wrong_bits, std::nullopt);
   }
-  std::mutex mutex;
-  std::string why_suspended;            // under the lock
-  std::optional<RankFault> wrong_bits;  // under the lock
+  mutable std::mutex mutex;
+  int64_t ready_generation = 0, ready_at = 0;  // under the lock
+  std::string why_suspended;                   // under the lock
+  std::optional<RankFault> wrong_bits;         // under the lock
   /// Ranks whose actors have failed.
   void note_failed(int32_t rank, const Status& why) {
     const std::lock_guard lock(mutex);

@@ -66,23 +66,15 @@ void Cluster::confirm_silence(int32_t index, const Worker& worker, const Status&
 /// Workers beat, and nothing happens in them.
 void Cluster::check_progress(Course& course) {
   const int64_t now = now_ms();
+  for (const double ms : course.check->take_step_times()) progress_.on_step(ms);
   const int64_t done = course.check->at_step();
   if (done != course.progress_step) {
-    if (course.progress_step >= 0 && course.progress_ms > 0) {
-      // Several may have been done since the last look.
-      progress_.on_step(static_cast<double>(now - course.progress_ms) /
-                        static_cast<double>(std::max<int64_t>(1, done - course.progress_step)));
-    }
     course.progress_step = done;
-    course.progress_ms = now;
     progress_.restart(now);
   }
-  const bool computes = course.ready_ms != 0 && course.shared->computes &&
+  const bool computes = course.ready_ms() != 0 && course.shared->computes &&
                         course.in_place.stage == AdoptionStage::kNone && faults_.empty();
-  if (!computes) {
-    course.progress_ms = 0;  // the time of the step under way says nothing
-    progress_.restart(now);
-  }
+  if (!computes) progress_.restart(now);
   if (hang_.confirmed || !computes || !progress_.stands_still(now)) return;
   ask_views();
   hang_.confirmed = true;

@@ -67,7 +67,9 @@ Status write_left_facts(const RunDirectory& run, const LeftFacts& f) {
                      {"pid", f.pid},
                      {"secret", to_hex(f.secret)},
                      {"mirror", to_hex(f.mirror)},
-                     {"next_index", f.next_index}};
+                     {"next_index", f.next_index},
+                     {"closed", f.closed},
+                     {"fingerprints", f.fingerprints}};
   return transport::write_file_atomic(left_file(run), json.dump() + "\n");
 }
 
@@ -100,6 +102,8 @@ Result<std::optional<LeftRun>> read_left(const RunDirectory& run) {
     f.secret = from_hex(json.at("secret").get<std::string>());
     f.mirror = from_hex(json.at("mirror").get<std::string>());
     f.next_index = json.at("next_index").get<int32_t>();
+    f.closed = json.at("closed").get<std::set<HostDevice>>();
+    f.fingerprints = json.at("fingerprints").get<std::map<int32_t, std::string>>();
     if (state.is_object()) {
       out.generation = state.value("generation", int64_t{0});
       out.workers = workers_of(state);

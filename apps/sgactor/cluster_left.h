@@ -1,11 +1,13 @@
 #pragma once
 #include "actors/core/commit_core.h"
 #include "actors/runtime/tls_identity.h"
+#include "apps/sgactor/device_deal.h"
 #include "apps/sgactor/replay_check.h"
 #include "apps/sgactor/run_directory.h"
 #include "graph/base/status.h"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,11 +25,13 @@ struct LeftFacts {
   std::string secret;  ///< of the data plane
   std::string mirror;  ///< directory; empty: none
   int32_t next_index = 0;
-  actors::JoinToken server;  ///< where it listened, and as whom
+  std::set<HostDevice> closed;                  ///< that no worker may run on any more
+  std::map<int32_t, std::string> fingerprints;  ///< by rank, of the arithmetic that it runs on
+  actors::JoinToken server;                     ///< where it listened, and as whom
 };
 /// Writes control/left.json and control/coordinator, durably. Errors: those of the files.
 Status write_left(const RunDirectory& run, const LeftFacts& facts);
-/// control/left.json alone, after next_index has changed.
+/// control/left.json alone, after what may change in a run has.
 Status write_left_facts(const RunDirectory& run, const LeftFacts& facts);
 void remove_left(const RunDirectory& run);
 

@@ -34,6 +34,17 @@ std::vector<std::vector<int32_t>> deal_ranks(const graph::Plan& plan, int32_t wo
   return out;
 }
 
+int64_t state_bytes(const graph::Plan& plan, int32_t rank) {
+  const auto program = static_cast<size_t>(plan.ranks[static_cast<size_t>(rank)].program);
+  int64_t bytes = 0;
+  for (const graph::Buffer& b : plan.programs[program].buffers) {
+    const bool state =
+        b.kind == graph::BufferKind::kParameter || b.kind == graph::BufferKind::kMoment;
+    if (state) bytes += b.bytes;
+  }
+  return bytes;
+}
+
 std::string build_id(const std::string& program) {
   uint64_t hash = 0;
   const int fd = ::open(program.c_str(), O_RDONLY | O_CLOEXEC);

@@ -4,6 +4,7 @@
 #include "apps/sgactor/clock.h"
 #include "apps/sgactor/cluster.h"
 #include "apps/sgactor/cluster_course.h"
+#include "apps/sgactor/cluster_ranks.h"
 #include "graph/base/log.h"
 #include "supervision/recovery/replicas.h"
 #include "transport/storage/checkpoint.h"
@@ -25,6 +26,8 @@ namespace {
 
 constexpr int64_t kStepMs = 20;
 constexpr int64_t kCopyMs = 60'000;
+// Storage that is slower than 20 MB/s is taken for one that stands still.
+constexpr int64_t kSlowestBytesPerMs = 20'000;
 constexpr int64_t kExplainMs = 200;
 constexpr std::string_view kPrefix = "replica-";
 
@@ -35,6 +38,15 @@ int64_t unix_ms() {
 }
 
 }  // namespace
+
+/// Grows with the state; whose process does not move is found by other means.
+int64_t Cluster::copy_limit_ms(const Course& course) {
+  const graph::Plan& plan = *course.work->plan;
+  int64_t bytes = 0;
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    bytes += state_bytes(plan, static_cast<int32_t>(r));
+  return kCopyMs + bytes / kSlowestBytesPerMs;
+}
 
 Holder Cluster::holder_of(const Course& course, int32_t rank) const {
   if (static_cast<size_t>(rank) >= course.hosts.size()) return Holder::kGone;
@@ -110,9 +122,11 @@ void Cluster::remove_left_copies(const std::string& mirror_root) {
 /// As begin_copy, until it is whole; others write where one cannot.
 Status Cluster::copy_now(const Course& course, int64_t step) {
   std::set<int32_t> excluded;
-  const int64_t deadline = now_ms() + kCopyMs;
+  const int64_t deadline = now_ms() + copy_limit_ms(course);
+  // One that a recovery in place has begun is waited for.
+  bool begun = !copy_.root().empty() && copy_.path.empty() && copy_.step() == step;
   while (true) {
-    SGA_TRY(begin_copy(course, step, excluded));
+    if (!std::exchange(begun, false)) SGA_TRY(begin_copy(course, step, excluded));
     while (!copy_.settled()) {
       if (now_ms() > deadline) {
         return make_status(Code::kTimeout, "the state of survivors is not copied in time",

@@ -190,6 +190,13 @@ Status Cluster::load(Course& course, const std::atomic<bool>& stop) {
   end_leaving();
   write_state(course);
   begin_at(course.from, course.message);
+  if (course.recovery) {
+    course.recovery->placed_ms = since(course.recovery_ms);
+    for (size_t r = 0; r < course.hosts.size(); ++r) {
+      course.recovery->state_moved_bytes +=
+          state_bytes(*course.work->plan, static_cast<int32_t>(r));
+    }
+  }
   loading_.clear();
   for (auto& [index, worker] : workers_) {
     if (worker.ranks.empty()) continue;
@@ -206,6 +213,8 @@ Status Cluster::load(Course& course, const std::atomic<bool>& stop) {
     SGA_TRY(step(kStepMs));
     check_silence();
   }
+  if (course.recovery) course.recovery->loaded_ms = since(course.recovery_ms);
+  keep_fingerprints();
   return {};
 }
 
@@ -214,7 +223,9 @@ void Cluster::watch(Course& course, const std::atomic<bool>& stop) {
   const bool caught_up = course.check->at_step() >= course.check->last_step();
   if (stop.load() && caught_up) course.stop = true;
   const bool settled = course.in_place.stage == AdoptionStage::kNone;
-  if (setup_.recovers && take_request(*course.work)) write_state(course);
+  const bool asked = setup_.recovers && take_request(*course.work);
+  const bool changed = settled && std::exchange(state_stale_, false);
+  if (asked || changed) write_state(course);
   if (caught_up && settled && should_deal_again()) course.pause = true;
   check_silence();
   for (const Course::RankFault& f : course.take_failed()) note_failure(course, f.rank, f.why);
@@ -223,7 +234,7 @@ void Cluster::watch(Course& course, const std::atomic<bool>& stop) {
   settle_hang(course);
   note_progress(course);
   prepare_spares(course);
-  if (settled && course.ready_ms != 0 && copy_.settled()) drop_copy();
+  if (settled && course.ready_ms() != 0 && copy_.settled()) drop_copy();
 }
 
 /// What is due behind the step committed last may not have been done, and there is no other state
@@ -262,6 +273,7 @@ Status Cluster::prepare(Course& course, const std::atomic<bool>& stop) {
     }
     course.recovery->from_step = course.from.redo_to;
     course.in_place = {};
+    end_workers_at_fault();
     faults_.clear();
     for (auto& [index, worker] : workers_) worker.ranks.clear();
   }
@@ -300,8 +312,8 @@ Result<std::shared_ptr<actors::CoordinatorHost>> Cluster::make_host(Course& cour
     host->policy.mirror_interval = setup_.mirror_interval;
     host->mirror = {course.mirror_root, kKeepMirrors, {}};
   }
-  host->on_ready = [&course, session = session_.get()] {
-    course.ready_ms = now_ms();
+  host->on_ready = [&course, session = session_.get()](int64_t generation) {
+    course.note_ready(generation);
     session->post();
   };
   host->on_wrong_bits = [&course, session = session_.get()](int32_t rank, const Status& why) {
@@ -343,7 +355,10 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
       broken = recover_in_place(course, coordinator);
       if (!broken.ok()) {
         log::info("a new attempt: {}", broken.message());
-        if (course.in_place.stage != AdoptionStage::kNone) course.recovery.reset();
+        // What answers the newest fault begins anew; one that another has cut short is written.
+        const Course::InPlace& p = course.in_place;
+        const bool newest = faults_.size() <= p.num_faults;
+        if (p.stage != AdoptionStage::kNone && newest) course.recovery.reset();
       }
     }
     if (broken.ok()) broken = course.check->status();
@@ -359,7 +374,9 @@ Result<actors::RunOutcome> Cluster::attempt(Course& course, const std::atomic<bo
     proxies_->by_peer.clear();
   }
   finish_hang(course);
-  course.in_place = {};
+  // Of the ranks' hosts in this attempt; what has failed in it all begins again.
+  if (const auto wrong = course.take_wrong_bits()) on_wrong_bits(course, wrong->rank, wrong->why);
+  (void)course.take_failed();
   course.committed = outcome.committed;
   course.owed = outcome.owed;
   course.owed_whole = outcome.owed_whole;
@@ -460,7 +477,10 @@ Status Cluster::judge(Course& course, const Status& failure) {
     }
     if (fault.kind != FaultKind::kActorFailure) continue;
     // What fails before the first step fails again, and so does what has failed twice in a row.
-    const bool again = course.last_failure_step == course.check->last_step() &&
+    const bool replaced =
+        fault.index >= 0 &&
+        supervision::decide(fault.kind, fault.status.scope()) >= Action::kReplaceWorker;
+    const bool again = !replaced && course.last_failure_step == course.check->last_step() &&
                        course.last_failure == fault.culprit;
     if (again || course.check->last_step() == course.work->first_step - 1) return fault.status;
     course.last_failure = fault.culprit;
@@ -470,14 +490,21 @@ Status Cluster::judge(Course& course, const Status& failure) {
 }
 
 /// A fault that its worker is to blame for, which runs still: it is ended before its ranks go
-/// elsewhere.
+/// elsewhere. Others may become known meanwhile.
 void Cluster::end_workers_at_fault() {
+  while (end_those_at_fault()) {
+  }
+}
+
+/// False if there are none.
+bool Cluster::end_those_at_fault() {
   std::set<int32_t> ends;
   for (const Fault& fault : faults_) {
     const Action action = supervision::decide(fault.kind, fault.status.scope());
     if (action >= Action::kReplaceWorker && workers_.contains(fault.index))
       ends.insert(fault.index);
   }
+  if (ends.empty()) return false;
   for (const int32_t index : ends) {
     session_->send(workers_[index].who.hello.node, wire::EndWorker{index, false});
   }
@@ -494,6 +521,7 @@ void Cluster::end_workers_at_fault() {
     (void)lose(index, FaultKind::kWorkerExit,
                make_status(Code::kDisconnected, it->second.who.name() + " does not end"));
   }
+  return true;
 }
 
 /// The next generation, and the record of what leads to it.
@@ -501,7 +529,7 @@ void Cluster::open_recovery(Course& course) {
   // Struck again on the way: the record of the one before ends here.
   if (course.recovery) write_recovery(course);
   ++course.generation;
-  course.ready_ms = 0;
+  moved_inexactly_ = false;
   course.replayed_before = course.check->num_replayed();
   Recovery& recovery = course.recovery.emplace();
   recovery.generation = course.generation;
@@ -528,11 +556,17 @@ void Cluster::open_recovery(Course& course) {
 /// Closes the attempt that ended with `failure` (ok: it was paused) and prepares the next, or says
 /// why there is none.
 Status Cluster::go_on(Course& course, const Status& failure) {
-  if (!failure.ok()) SGA_TRY(judge(course, failure));
+  if (!failure.ok()) {
+    const Status judged = judge(course, failure);
+    // Who was silent may have become known only there, and no attempt follows to report it.
+    if (!judged.ok()) finish_hang(course);
+    SGA_TRY(judged);
+  }
   open_recovery(course);
+  course.in_place = {};
   session_->set_generation(course.generation);
   Recovery& recovery = *course.recovery;
-  if (!faults_.empty()) end_workers_at_fault();
+  end_workers_at_fault();
   recovery.fenced_ms = since(course.recovery_ms);
   // What the attempt before was writing is over before the next one writes.
   std::promise<void> quiet;
@@ -546,6 +580,7 @@ Status Cluster::go_on(Course& course, const Status& failure) {
   }
   recovery.from_step = course.from.redo_to;
   course.pause = false;
+  end_workers_at_fault();  // those of which that became known meanwhile
   faults_.clear();
   lost_.clear();
   return {};
@@ -554,12 +589,13 @@ Status Cluster::go_on(Course& course, const Status& failure) {
 void Cluster::note_progress(Course& course) {
   if (!course.recovery) return;
   Recovery& recovery = *course.recovery;
-  const int64_t ready = course.ready_ms.load();
+  const int64_t ready = course.ready_ms();
   if (ready == 0) return;
   recovery.restored_ms = static_cast<double>(ready - course.recovery_ms);
   const int64_t done = course.check->new_step_ms();
   if (done == 0) return;
   recovery.first_new_step_ms = static_cast<double>(done - course.recovery_ms);
+  recovery.inexact = moved_inexactly_;
   recovery.steps_again = course.check->num_replayed() - course.replayed_before;
   recovery.survivors_reexecuted = course.check->reexecuted();
   write_recovery(course);

@@ -49,6 +49,8 @@ Status Cluster::keep_left(const Work& work, uint64_t schema_hash) {
   left_.secret = secret_;
   left_.mirror = memory_ ? memory_->path() : shared_mirror_;
   left_.next_index = next_index_ + kIndexBlock;
+  left_.closed = closed_devices_;
+  left_.fingerprints = fingerprints_;
   left_.server = {addresses_, server_};
   left_run_ = {work.run_directory};
   SGA_TRY(write_left(left_run_, left_));
@@ -127,6 +129,7 @@ bool Cluster::all_returned() const {
 
 Status Cluster::await_returned(const std::atomic<bool>& stop) {
   returning_ = true;
+  settled_ = false;
   const int64_t deadline = now_ms() + kReturnMs;
   while (!all_returned() && now_ms() < deadline) {
     if (stop.load()) return make_status(Code::kCancelled, "interrupted before the first step");
@@ -140,22 +143,32 @@ Status Cluster::await_returned(const std::atomic<bool>& stop) {
 /// run.
 void Cluster::settle_returned() {
   std::map<wire::PeerId, int64_t> hosted;
+  for (const auto& [index, place] : starting_) ++hosted[places_[static_cast<size_t>(place)].node];
   for (auto it = workers_.begin(); it != workers_.end();) {
     Worker& worker = it->second;
+    if (worker.place >= 0) {
+      // Of a node that was started since: nobody has returned.
+      ++hosted[worker.who.hello.node];
+      ++it;
+      continue;
+    }
     const auto standing = standings_.find(it->first);
     const auto node = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& n) {
       return standing != standings_.end() && n.second.who.hello.pid == standing->second.node_pid &&
              n.second.who.hello.host == worker.who.hello.host;
     });
-    if (node == nodes_.end() || standing->second.failed) {
+    const bool there = node != nodes_.end() && !standing->second.failed;
+    if (there) {
+      const std::vector<std::string>& devices = standing->second.devices;
+      worker.who.hello.node = node->first;
+      worker.place = add_place(node->second, devices.empty() ? setup_.devices : devices.front());
+    }
+    // Its device may have been given up a moment before the coordinator died.
+    if (!there || is_closed(worker.place)) {
       session_->expel(worker.peer, make_status(Code::kCancelled, "of no use any more"));
       it = workers_.erase(it);
       continue;
     }
-    worker.who.hello.node = node->first;
-    worker.place = static_cast<int32_t>(places_.size());
-    const std::vector<std::string>& devices = standing->second.devices;
-    places_.push_back({node->first, devices.empty() ? setup_.devices : devices.front()});
     ++hosted[node->first];
     ++it;
   }
@@ -164,13 +177,18 @@ void Cluster::settle_returned() {
       if (!workers_.contains(index)) session_->send(node, wire::EndWorker{index, false});
     }
   }
-  auto missing = setup_.num_workers + setup_.options.spares - static_cast<int64_t>(workers_.size());
+  auto missing = setup_.num_workers + setup_.options.spares -
+                 static_cast<int64_t>(workers_.size() + starting_.size());
   for (const auto& [id, node] : nodes_) {
     auto room = static_cast<int64_t>(node.who.hello.devices.size()) - hosted[id];
     for (; room > 0 && missing > 0; --room, --missing) {
-      places_.push_back({id, free_device(id)});
-      start_worker_at(static_cast<int32_t>(places_.size()) - 1);
+      start_worker_at(add_place(node, free_device(id)));
     }
+  }
+  settled_ = true;
+  // Heard while nobody knew yet whose they were.
+  for (const supervision::DeviceFault& fault : std::exchange(early_faults_, {})) {
+    on_device_fault(fault);
   }
 }
 

@@ -37,6 +37,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace sgactor::apps {
 namespace {
@@ -180,6 +181,13 @@ class Work {
   }
   Status run(const wire::Routes& routes, actors::RemoteSession& session) {
     if (ranks_.empty()) return {};
+    // A life of a rank is named by the first generation that it hears of, whether or not it comes
+    // to be ready in it: the coordinator has counted it in since then.
+    if (!std::exchange(named_, true)) {
+      for (actors::RankHost& rank : assembly_->host()->ranks) {
+        rank.incarnation = routes.generation;
+      }
+    }
     // A peer that has died is waited for no longer than until somebody says who follows it.
     SGA_TRY(plane_->connect(routes, [&session] { return session.holds(supersedes_routes); }));
     const std::shared_ptr<actors::WorkerHost>& host = assembly_->host();
@@ -190,8 +198,6 @@ class Work {
       if (actor_->worker) caf::anon_send(actor_->worker, actors::Rejoined{routes.generation});
       return {};
     }
-    // A life of a rank is named by the generation in which it began.
-    for (actors::RankHost& rank : host->ranks) rank.incarnation = routes.generation;
     proxy_ = actors::spawn_standing_proxy(
         session.system(), session.gateway(),
         [host, actor = actor_](caf::local_actor* parent,
@@ -205,7 +211,11 @@ class Work {
     return {};
   }
   /// The coordinator is gone: nothing is said until another one has named its routes.
-  void hush() { voice_->hush(); }
+  void hush() {
+    voice_->hush();
+    // Another one names a life that has not begun anew.
+    if (!is_running()) named_ = false;
+  }
   /// Another coordinator has taken this process.
   void bind_again(actors::RemoteSession& session) {
     const std::lock_guard lock(actor_->mutex);
@@ -349,6 +359,7 @@ class Work {
   std::unique_ptr<WorkerServices> services_;
   std::unique_ptr<actors::WorkerAssembly> assembly_;
   std::vector<int32_t> ranks_;
+  bool named_ = false;  // the life of its ranks
   int64_t first_step_ = 1;
   int32_t life_ = 0;
   std::shared_ptr<actors::Voice> voice_ = std::make_shared<actors::Voice>();

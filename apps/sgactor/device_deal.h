@@ -2,12 +2,18 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sgactor::apps {
 
 /// Which device each worker of a node runs on. Devices are written as `--devices` takes them. All
 /// of this is pure.
+
+/// A host's name and one of its devices. Every process of a host is taken to mean the same device
+/// by the same name: where CUDA_VISIBLE_DEVICES differs among them, one that is sound may be taken
+/// for one that is not.
+using HostDevice = std::pair<std::string, std::string>;
 
 /// Whether workers are slower, or find no memory, where they share it: "cuda", "cuda:2".
 bool is_exclusive(const std::string& device);

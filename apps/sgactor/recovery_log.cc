@@ -25,13 +25,17 @@ std::string recovery_line(const Recovery& r) {
   line["detected_unix"] = r.detected_unix;
   line["detected_ms"] = rounded(r.detected_ms);
   line["fenced_ms"] = rounded(r.fenced_ms);
+  line["placed_ms"] = rounded(r.placed_ms);
+  line["loaded_ms"] = rounded(r.loaded_ms);
   line["restored_ms"] = rounded(r.restored_ms);
   line["first_new_step_ms"] = rounded(r.first_new_step_ms);
   line["from_step"] = r.from_step;
   line["ranks_moved"] = r.ranks_moved;
+  line["state_moved_bytes"] = r.state_moved_bytes;
   line["steps_again"] = r.steps_again;
   line["survivors_reexecuted"] = r.survivors_reexecuted;
   line["workers"] = r.workers;
+  line["inexact"] = r.inexact;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <utility>
 
 namespace sgactor::apps {
 namespace {
@@ -38,6 +39,7 @@ void ReplayCheck::on_step(const actors::StepReport& report) {
   {
     const std::lock_guard lock(mutex_);
     at_step_ = report.step;
+    step_times_.push_back(report.step_ms);
     const Facts now{std::bit_cast<uint32_t>(report.loss), report.sample_hash};
     const auto index = static_cast<size_t>(report.step - start_.step - 1);
     if (index < steps_.size()) {
@@ -95,6 +97,11 @@ int64_t ReplayCheck::last_step() const {
 int64_t ReplayCheck::at_step() const {
   const std::lock_guard lock(mutex_);
   return at_step_;
+}
+
+std::vector<double> ReplayCheck::take_step_times() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(step_times_, {});
 }
 
 int64_t ReplayCheck::new_step_ms() const {

@@ -48,6 +48,8 @@ class ReplayCheck final : public actors::TrainingObserver {
   [[nodiscard]] int64_t last_step() const;
   /// Step that was done last in this attempt.
   [[nodiscard]] int64_t at_step() const;
+  /// How long the steps took, in milliseconds, that were done since the last call.
+  std::vector<double> take_step_times();
   /// When the first step of this attempt was done that had never been done before, in milliseconds
   /// of the steady clock; 0: not yet.
   [[nodiscard]] int64_t new_step_ms() const;
@@ -88,6 +90,7 @@ class ReplayCheck final : public actors::TrainingObserver {
   std::vector<Point> points_;
   int64_t on_disk_;
   int64_t at_step_;
+  std::vector<double> step_times_;
   int64_t num_replayed_ = 0;
   int64_t new_step_ms_ = 0;
   int64_t committed_ = 0;  // when the attempt began

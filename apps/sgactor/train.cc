@@ -284,6 +284,7 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const graph:
   setup.mirror_interval = job.resilience.mirror_interval;
   setup.replicas = job.resilience.mode == "replicas";
   setup.max_faults = job.resilience.max_faults;
+  setup.allow_inexact = job.resilience.allow_inexact;
   setup.orphan_ms = std::llround(job.resilience.orphan_timeout * 1000);
   setup.left = std::move(left);
   setup.progress_factor = job.resilience.progress_factor;

@@ -115,6 +115,35 @@ TEST_F(CoordinatorLoss, AllWorkersDieTooAndTheMirrorIsLeft) {
   (void)resume(bits);
 }
 
+TEST_F(CoordinatorLoss, NobodyButTheNodeIsLeft) {
+  const std::vector<std::string> bits = undisturbed();
+  const int pid = start_run();
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  std::vector<int> workers;
+  const nlohmann::json before = state("run");
+  for (const nlohmann::json& worker : before.at("workers")) workers.push_back(worker.at("pid"));
+  ASSERT_EQ(workers.size(), 3U);
+  kill(pid, SIGKILL);
+  (void)wait(pid);
+  for (const int worker : workers) kill(worker, SIGKILL);
+  const std::vector<int> after = resume(bits);
+  EXPECT_EQ(after.size(), 2U);
+  ASSERT_FALSE(recoveries("run").empty()) << read(".err");
+  EXPECT_GE(recoveries("run").front()["from_step"], 8) << "from the mirror";
+}
+
+TEST_F(CoordinatorLoss, NobodyAtAllIsLeft) {
+  const std::vector<std::string> bits = undisturbed();
+  const int pid = start_run();
+  ASSERT_TRUE(is_past("run", 10)) << read(".err");
+  const std::vector<int> all = processes("run");
+  for (const int process : all) kill(process, SIGKILL);
+  (void)wait(pid);
+  (void)resume(bits);
+  ASSERT_FALSE(recoveries("run").empty()) << read(".err");
+  EXPECT_GE(recoveries("run").front()["from_step"], 8) << "from the mirror";
+}
+
 TEST_F(CoordinatorLoss, Twice) {
   const std::vector<std::string> bits = undisturbed();
   int pid = start_run();

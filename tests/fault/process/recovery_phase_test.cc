@@ -30,7 +30,17 @@ class RecoveryPhase : public FaultTest {
     kill(hosts.front(), SIGKILL);
     expect_whole(pid, "run", bits_);
     const auto lines = recoveries("run");
-    EXPECT_EQ(lines.size(), 2U) << phase << read(".err");
+    // A spare that dies before it is given ranks leads to no recovery: the other takes them.
+    const bool idle = read(".err").find("a spare is lost") != std::string::npos;
+    if (phase == "fence" && idle) {
+      EXPECT_EQ(lines.size(), 1U) << read(".err");
+      return;
+    }
+    ASSERT_EQ(lines.size(), 2U) << phase << read(".err");
+    // A life that has not begun when the second one strikes is known by the same name afterwards:
+    // nobody waits for it until the recovery is given up.
+    EXPECT_LT(lines.back()["restored_ms"], 4000) << phase << read(".err");
+    EXPECT_EQ(lines.back()["survivors_reexecuted"], 0) << phase << read(".err");
   }
   void strike_all(bool spare) {
     bits_ = undisturbed();

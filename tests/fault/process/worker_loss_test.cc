@@ -60,6 +60,55 @@ TEST_F(WorkerLoss, AFreshWorkerThatCannotLoadEndsTheRunWithTheReason) {
   EXPECT_TRUE(processes("run").empty());
 }
 
+/// A spare whose library has other kernels than that of those who train.
+class OtherArithmetic : public WorkerLoss {
+ protected:
+  std::vector<std::string> long_run(const std::string& run_dir,
+                                    const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> args = train(run_dir, {"--training.steps=400"});
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  /// Returns the recoveries of a run that loses a worker once the spare is there.
+  std::vector<nlohmann::json> lose_one(const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"--workers", "2"};
+    args.insert(args.end(), more.begin(), more.end());
+    const int pid = start(long_run("run", args));
+    EXPECT_TRUE(is_past("run", 10)) << read(".err");
+    setenv("OPENBLAS_CORETYPE", "Nehalem", 1);
+    const int node =
+        start_beside({"node", "--token", path("run/control/token"), "--devices", "cpu:1"});
+    unsetenv("OPENBLAS_CORETYPE");
+    EXPECT_TRUE(wait_for([&] {
+      const nlohmann::json s = state("run");
+      return s.is_object() && s.at("workers").size() == 3;
+    })) << read(".err");
+    const std::vector<int> hosts = active("run");
+    if (!hosts.empty()) kill(hosts.back(), SIGKILL);
+    const ProgramResult result = wait(pid);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    (void)wait_beside(node);
+    return recoveries("run");
+  }
+};
+
+TEST_F(OtherArithmetic, TakesNothingOver) {
+  const ProgramResult quiet = run(long_run("quiet"));
+  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+  const auto lines = lose_one({});
+  EXPECT_EQ(loss_bits("run"), loss_bits("quiet"));
+  EXPECT_NE(read(".err").find("it takes nothing over"), std::string::npos) << read(".err");
+  ASSERT_FALSE(lines.empty());
+  for (const nlohmann::json& line : lines) EXPECT_EQ(line["inexact"], false) << line;
+}
+
+TEST_F(OtherArithmetic, MayIfAskedAndTheRecordSaysSo) {
+  const auto lines = lose_one({"--resilience.allow_inexact=true"});
+  ASSERT_EQ(lines.size(), 1U) << read(".err");
+  EXPECT_EQ(lines[0]["inexact"], true) << lines[0];
+  expect_in_place(lines[0]);
+}
+
 TEST_F(WorkerLoss, AHungWorkerIsFoundAndReplaced) {
   const std::vector<std::string> bits = undisturbed();
   const int pid = start(train("run", {"--workers", "2", "--spares", "1"}));

@@ -1,4 +1,6 @@
+#include "apps/sgactor/cluster_left.h"
 #include "apps/sgactor/progress.h"
+#include "apps/sgactor/replay_check.h"
 #include "apps/sgactor/run_directory.h"
 #include "apps/sgactor/run_recorder.h"
 
@@ -182,6 +184,41 @@ TEST(Progress, TimeLeftFollowsTheSteps) {
   double guess = 0;
   for (int i = 1; i <= 200; ++i) guess = left.step_done(104 + i, 1);
   EXPECT_NEAR(guess, 1, 0.01);  // steps became twice as fast
+}
+
+TEST_F(RunFiles, WhoTakesOverKnowsTheDevicesThatWereGivenUp) {
+  const RunDirectory run{dir_.string()};
+  const auto authority = actors::TlsAuthority::create();
+  ASSERT_TRUE(authority.ok());
+  const auto identity = (*authority)->issue_member();
+  ASSERT_TRUE(identity.ok());
+  LeftFacts facts;
+  facts.next_index = 7;
+  facts.closed = {{"a", "cuda:1"}, {"b", "cuda:0"}};
+  facts.server = {{"127.0.0.1:1"}, *identity};
+  ASSERT_TRUE(actors::write_token(file("control/token"), facts.server).ok());
+  ASSERT_TRUE(write_left(run, facts).ok());
+  facts.closed.insert({"b", "cuda:3"});
+  ASSERT_TRUE(write_left_facts(run, facts).ok());
+  const auto left = read_left(run);
+  ASSERT_TRUE(left.ok() && left->has_value());
+  EXPECT_EQ((*left)->facts.next_index, 7);
+  EXPECT_EQ((*left)->facts.closed, facts.closed);
+}
+
+TEST(ReplayCheck, StepTimesAreTakenOnceReplayedOrNot) {
+  ReplayCheck check(nullptr, {}, "", 0, nullptr);
+  actors::StepReport report;
+  for (report.step = 1; report.step <= 3; ++report.step) {
+    report.step_ms = static_cast<double>(10 * report.step);
+    check.on_step(report);
+  }
+  EXPECT_EQ(check.take_step_times(), (std::vector<double>{10, 20, 30}));
+  report.step = 3;
+  report.step_ms = 40;
+  check.on_step(report);
+  EXPECT_EQ(check.take_step_times(), std::vector<double>{40});
+  EXPECT_TRUE(check.take_step_times().empty());
 }
 
 }  // namespace
