@@ -80,7 +80,7 @@ Result<int> bench_kernels(const CommandLine& line, const Options& options) {
                                 {"tokens", options.batch * options.seq_len}};
   out["rows"] = nlohmann::ordered_json::array();
   if (!options.json) {
-    std::cout << fmt::format("{}: {}; products in {}, the rest in f32, {} tokens\n",
+    std::cout << fmt::format("{}: {}; products and attention in {}, the rest in f32, {} tokens\n",
                              backend->info().device, backend->info().description,
                              dtype_name(shapes.dtype), options.batch * options.seq_len)
               << fmt::format("{:36} {:>9} {:>9} {:>9}\n", "", "us", "GFLOP/s", "GB/s");
@@ -105,7 +105,8 @@ void add_bench_kernels(CLI::App& bench, CommandLine& line) {
   CLI::App* command = bench.add_subcommand(
       "kernels", "ops of a Llama layer and head, one by one: GFLOP/s and GB/s");
   command->add_option("--devices", options->devices, "as for train")->capture_default_str();
-  command->add_option("--dtype", options->dtype, "of products; auto: f32, on cuda bf16")
+  command
+      ->add_option("--dtype", options->dtype, "of products and attention; auto: f32, on cuda bf16")
       ->check(CLI::IsMember({"auto", "f32", "bf16"}))
       ->capture_default_str();
   command->add_option("--filter", options->filter, "only kernels whose name holds this");

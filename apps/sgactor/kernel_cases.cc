@@ -93,7 +93,8 @@ class Cases {
     Attrs attention;
     attention.set("scale", 1.0 / std::sqrt(static_cast<double>(dims_.head_dim)));
     attention.set("causal", true);
-    const TensorType q = f32({batch, seq_len, dims_.heads, dims_.head_dim});
+    const TensorType heads = f32({batch, seq_len, dims_.heads, dims_.head_dim});
+    const TensorType q{dtype_, heads.shape};
     const TensorType lse = f32({batch, dims_.heads, seq_len});
     single("flash_attention", {q, q, q}, OpKind::kFlashAttention, attention);
     single("flash_attention_grad", {q, q, q, q, q, lse}, OpKind::kFlashAttentionGrad, attention);
@@ -110,10 +111,10 @@ class Cases {
     Attrs inverse;
     inverse.set("inverse", false);
     const TensorType table = f32({seq_len, dims_.head_dim / 2});
-    single("rotate", {q, table, table}, OpKind::kRotate, inverse);
+    single("rotate", {heads, table, table}, OpKind::kRotate, inverse);
     Attrs perm;
     perm.set("perm", std::vector<int64_t>{0, 2, 1, 3});
-    single("transpose 0213", {q}, OpKind::kTranspose, perm);
+    single("transpose 0213", {heads}, OpKind::kTranspose, perm);
     perm.set("perm", std::vector<int64_t>{1, 0});
     single("transpose 10", {wide}, OpKind::kTranspose, perm);
   }

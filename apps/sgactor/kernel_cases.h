@@ -27,8 +27,8 @@ struct KernelDims {
   int64_t head_dim = 48;
 };
 
-/// Ops of a Llama layer and head at batch * seq_len tokens. Products are in `dtype`, the rest in
-/// f32. Errors: as the ops' shape rules.
+/// Ops of a Llama layer and head at batch * seq_len tokens. Products and attention are in
+/// `dtype`, the rest in f32. Errors: as the ops' shape rules.
 Result<std::vector<KernelCase>> llama_kernels(int64_t batch, int64_t seq_len,
                                               const KernelDims& dims = {},
                                               DType dtype = DType::kF32);

@@ -98,7 +98,7 @@ TEST_F(Look, BenchKernelsMeasures) {
   const ProgramResult product = run({"bench", "kernels", "--batch", "1", "--seq-len", "32",
                                      "--filter", "up 32", "--seconds", "0.01", "--dtype", "bf16"});
   ASSERT_EQ(product.exit_code, 0) << product.err;
-  EXPECT_NE(product.out.find("products in bf16"), std::string::npos) << product.out;
+  EXPECT_NE(product.out.find("products and attention in bf16"), std::string::npos) << product.out;
   EXPECT_NE(product.out.find("up 32x768x288 NT"), std::string::npos) << product.out;
   expect_refused({"bench", "kernels", "--filter", "no such kernel"}, {"no such kernel"});
 }
