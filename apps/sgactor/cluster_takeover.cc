@@ -95,6 +95,7 @@ void Cluster::on_standing(wire::PeerId from, const std::string& payload) {
   auto standing = parse_standing(payload);
   if (!standing.ok()) return log::warn("{}", standing.status().message());
   if (const Worker* worker = find_peer(from); worker != nullptr) {
+    if (settled_) return;  // it has its place
     standing->worker = worker->who.hello.index;
     standings_[standing->worker] = std::move(*standing);
   } else if (const auto node = nodes_.find(from); node != nodes_.end()) {

@@ -385,6 +385,17 @@ int32_t first_rank(const wire::Routes& routes, wire::PeerId self) {
   return 0;
 }
 
+/// What a coordinator that takes a run over must know of each worker: also of one that was started
+/// for the coordinator before and finds this one.
+void tell_standing(actors::RemoteSession& session, const WorkerOptions& options, const Work* work) {
+  Standing standing;
+  standing.worker = static_cast<int32_t>(options.index);
+  standing.node_pid = ::getppid();
+  standing.devices = {options.devices};
+  if (work != nullptr) work->describe(standing);
+  session.send(wire::kCoordinatorPeer, to_wire(standing));
+}
+
 /// Waits for whoever takes the run over, with all that `work` holds. False: nobody came.
 bool stand_by(actors::RemoteSession& session, WorkerOptions& options, const Terms& terms,
               Work* work) {
@@ -392,12 +403,7 @@ bool stand_by(actors::RemoteSession& session, WorkerOptions& options, const Term
   if (work != nullptr) work->hush();
   if (!join_again(session, options.join, options.token, terms.orphan_ms, {})) return false;
   if (work != nullptr) work->bind_again(session);
-  Standing standing;
-  standing.worker = static_cast<int32_t>(options.index);
-  standing.node_pid = ::getppid();
-  standing.devices = {options.devices};
-  if (work != nullptr) work->describe(standing);
-  session.send(wire::kCoordinatorPeer, to_wire(standing));
+  tell_standing(session, options, work);
   return true;
 }
 
@@ -409,6 +415,7 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
   wire::PeerId self = data_peer(static_cast<int32_t>(options.index));
   std::unique_ptr<LoadedJob> ready;
   const auto executions = std::make_shared<actors::ExecutionLedger>();
+  tell_standing(session, options, nullptr);
   while (true) {
     if (work) work->finish_recording(session);
     const std::optional<actors::SessionEvent> event =
