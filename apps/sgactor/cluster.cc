@@ -166,6 +166,10 @@ Status Cluster::gather(const RunDirectory& run, const std::atomic<bool>& stop) {
 }
 
 bool Cluster::complete() const {
+  // Devices that have failed since the run began are missing where it is resumed.
+  const bool fewer =
+      setup_.left && !closed_devices_.empty() && !workers_.empty() && starting_.empty();
+  if (fewer) return true;
   return static_cast<int64_t>(nodes_.size()) >= nodes_wanted_.min &&
          static_cast<int64_t>(workers_.size()) >= setup_.num_workers + setup_.options.spares;
 }
@@ -199,13 +203,14 @@ void Cluster::start_workers_of(wire::PeerId id, Node& node, int64_t count) {
   const wire::Hello& hello = node.who.hello;
   for (const std::string& device : hello.devices) {
     if (static_cast<int64_t>(order.devices.size()) == count) break;
-    if (closed_devices_.contains({hello.host, device})) continue;
+    if (closed_devices_.contains({hello.host, device})) {
+      log::warn("{}: {} has failed before: no worker is started there", node.who.name(), device);
+      continue;
+    }
     order.devices.push_back(device);
     starting_[take_index()] = add_place(node, device);
   }
-  if (order.devices.empty()) {
-    return log::warn("{}: no worker is started there: its devices have failed", node.who.name());
-  }
+  if (order.devices.empty()) return;
   node.num_started = static_cast<int32_t>(order.devices.size());
   session_->send(id, std::move(order));
 }
@@ -418,6 +423,9 @@ Status Cluster::on_joined(const actors::Peer& peer) {
     worker.life = hello.index;
     worker.heard_ms = now_ms();
     starting_.erase(starting);
+    if (const auto at = arithmetic_at_.find(kind_of(worker)); at != arithmetic_at_.end()) {
+      worker.fingerprint = at->second;
+    }
     workers_[hello.index] = std::move(worker);
     state_stale_ = true;
     return {};
@@ -447,8 +455,7 @@ Status Cluster::on_answer(const actors::SessionEvent& event) {
     const bool late = event.status.code() == Code::kTimeout;
     const bool own = late || event.status.scope() == Scope::kDevice;
     const auto kind = late ? supervision::FaultKind::kHang : supervision::FaultKind::kActorFailure;
-    faults_.push_back(make_fault(kind, event.status, own ? index : -1,
-                                 worker->who.name() + ": " + event.status.message()));
+    faults_.push_back(make_fault(kind, event.status, own ? index : -1));
     return {};
   }
   const auto* loaded = std::get_if<wire::PlanLoaded>(&event.envelope.body);
@@ -467,9 +474,35 @@ Status Cluster::on_answer(const actors::SessionEvent& event) {
   return {};
 }
 
+/// Its host, and the kind of its device: workers of which compute alike, as a rule.
+HostDevice Cluster::kind_of(const Worker& worker) const {
+  const std::string device =
+      worker.place < 0 ? "" : places_[static_cast<size_t>(worker.place)].device;
+  return {worker.who.hello.host, device.substr(0, device.find(':'))};
+}
+
+/// As far as is known.
+bool Cluster::fits(const Worker& worker, int32_t rank) const {
+  if (setup_.allow_inexact || worker.fingerprint.empty()) return true;
+  const auto known = fingerprints_.find(rank);
+  return known == fingerprints_.end() || known->second == worker.fingerprint;
+}
+
+/// That ranks must be kept apart by.
+int64_t Cluster::num_arithmetics() const {
+  if (setup_.allow_inexact) return 1;
+  std::set<std::string> all;
+  for (const auto& [rank, fingerprint] : fingerprints_) all.insert(fingerprint);
+  return std::max<int64_t>(1, static_cast<int64_t>(all.size()));
+}
+
+/// Workers that shall host ranks: one of each arithmetic at least.
+int64_t Cluster::num_wanted() const { return std::max(setup_.num_workers, num_arithmetics()); }
+
 /// Whether what the worker computes for its ranks keeps the bits that they had before; if not, and
 /// it may all the same, that is remembered.
-bool Cluster::takes_arithmetic(const Worker& worker, const std::string& fingerprint) {
+bool Cluster::takes_arithmetic(Worker& worker, const std::string& fingerprint) {
+  worker.fingerprint = fingerprint;
   for (const int32_t rank : worker.ranks) {
     std::string& known = fingerprints_[rank];
     if (known.empty()) known = fingerprint;
@@ -483,6 +516,7 @@ bool Cluster::takes_arithmetic(const Worker& worker, const std::string& fingerpr
     known = fingerprint;
     moved_inexactly_ = true;
   }
+  arithmetic_at_[kind_of(worker)] = fingerprint;
   return true;
 }
 

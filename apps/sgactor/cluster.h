@@ -102,6 +102,7 @@ class Cluster {
     actors::wire::PeerId peer = actors::wire::kNobody;
     actors::Peer who;
     std::string address;
+    std::string fingerprint;     ///< of its arithmetic, as far as is known
     std::vector<int32_t> ranks;  ///< none: a spare
     int32_t place = 0;
     int32_t life = 0;       ///< names it on the data plane (data_peer): another one after a respawn
@@ -178,7 +179,14 @@ class Cluster {
   Status on_left(const actors::Peer& peer, const Status& why);
   Status on_exited(const actors::wire::WorkerExited& exited);
   Status on_answer(const actors::SessionEvent& event);
-  bool takes_arithmetic(const Worker& worker, const std::string& fingerprint);
+  [[nodiscard]] HostDevice kind_of(const Worker& worker) const;
+  [[nodiscard]] bool fits(const Worker& worker, int32_t rank) const;
+  [[nodiscard]] int64_t num_arithmetics() const;
+  [[nodiscard]] int64_t num_wanted() const;
+  [[nodiscard]] std::vector<int32_t> choose_hosts() const;
+  [[nodiscard]] Result<std::map<int32_t, std::vector<int32_t>>> deal_apart(
+      const std::vector<int32_t>& chosen) const;
+  bool takes_arithmetic(Worker& worker, const std::string& fingerprint);
   void keep_fingerprints();
   Status check_children();
   Status lose(int32_t index, supervision::FaultKind kind, const Status& why);
@@ -245,6 +253,7 @@ class Cluster {
   Status await_returned(const std::atomic<bool>& stop);
   void forget_returned(int32_t index);
   void settle_returned();
+  void answer_early_faults();
   void end_returned();
   [[nodiscard]] std::vector<ReplayCheck::Point> left_points(const Course& course) const;
   void deal_returned(Course& course);
@@ -290,6 +299,7 @@ class Cluster {
   void on_wrong_bits(const Course& course, int32_t rank, const Status& why);
   [[nodiscard]] bool is_leaving(const Worker& worker) const;
   [[nodiscard]] int64_t num_staying() const;
+  [[nodiscard]] bool can_leave(const std::set<actors::wire::PeerId>& nodes) const;
   Status drain_host(const std::string& host);
   Status drain_node(actors::wire::PeerId node);
   void end_leaving();
@@ -307,11 +317,12 @@ class Cluster {
   actors::TlsIdentity server_;
   int64_t created_ms_ = 0;
   LeftFacts left_;
-  RunDirectory left_run_;   // empty: nothing is left behind
-  Terms terms_;             // of those that join
-  bool returning_ = false;  // await_returned
-  bool settled_ = true;     // false: those that return have no places yet
-  std::vector<supervision::DeviceFault> early_faults_;          // until then
+  RunDirectory left_run_;      // empty: nothing is left behind
+  Terms terms_;                // of those that join
+  bool returning_ = false;     // await_returned
+  bool settled_ = true;        // false: those that return have no places yet
+  bool holds_faults_ = false;  // of devices, until it is known who hosts what
+  std::vector<supervision::DeviceFault> early_faults_;
   std::map<int32_t, Standing> standings_;                       // by index
   std::map<actors::wire::PeerId, std::vector<int32_t>> alive_;  // workers, by node
   std::unique_ptr<actors::RemoteSession> session_;
@@ -319,6 +330,7 @@ class Cluster {
   std::map<actors::wire::PeerId, Node> nodes_;
   std::map<int32_t, Worker> workers_;  // by index
   std::vector<Place> places_;
+  std::map<HostDevice, std::string> arithmetic_at_;  // of workers that were there, by kind_of
   std::map<int32_t, std::string> fingerprints_;  // of the arithmetic of ranks, as they were loaded
   bool moved_inexactly_ = false;                 // since the recovery under way has begun
   std::map<int32_t, int32_t> starting_;          // index to place of those that have not joined yet

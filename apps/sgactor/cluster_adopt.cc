@@ -230,8 +230,9 @@ bool Cluster::find_adopters(Course& course) {
   for (size_t r = 0; r < course.hosts.size(); ++r) {
     const int32_t lost = course.hosts[r];
     if (workers_.contains(lost)) continue;
-    const auto adopter = std::find_if(workers_.begin(), workers_.end(), [this](const auto& w) {
-      return w.second.ranks.empty() && !is_leaving(w.second);
+    const auto adopter = std::find_if(workers_.begin(), workers_.end(), [&](const auto& w) {
+      return w.second.ranks.empty() && !is_leaving(w.second) &&
+             fits(w.second, static_cast<int32_t>(r));
     });
     if (adopter == workers_.end()) {
       all = false;

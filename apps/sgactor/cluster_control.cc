@@ -185,7 +185,7 @@ void Cluster::on_opaque(wire::PeerId from, const wire::Opaque& message) {
 }
 
 void Cluster::on_device_fault(const supervision::DeviceFault& device) {
-  if (!settled_) return early_faults_.push_back(device);
+  if (holds_faults_) return early_faults_.push_back(device);
   const auto it = workers_.find(device.worker);
   if (it == workers_.end()) return;  // has gone meanwhile
   const Worker& worker = it->second;
@@ -233,6 +233,17 @@ int64_t Cluster::num_staying() const {
                        [this](const auto& w) { return !is_leaving(w.second); });
 }
 
+/// Whether workers of other nodes can take all ranks.
+bool Cluster::can_leave(const std::set<wire::PeerId>& nodes) const {
+  const auto stays = [&](int32_t rank) {
+    return std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+      return !nodes.contains(w.second.who.hello.node) && (rank < 0 || fits(w.second, rank));
+    });
+  };
+  return stays(-1) && std::all_of(fingerprints_.begin(), fingerprints_.end(),
+                                  [&](const auto& f) { return stays(f.first); });
+}
+
 Status Cluster::drain_host(const std::string& host) {
   std::vector<wire::PeerId> nodes;
   for (const auto& [id, node] : nodes_) {
@@ -242,10 +253,9 @@ Status Cluster::drain_host(const std::string& host) {
   if (nodes.empty()) return invalid_argument("drain " + host + ": there is no such host or node");
   std::set<wire::PeerId> all = draining_;
   all.insert(nodes.begin(), nodes.end());
-  const bool others = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
-    return !all.contains(w.second.who.hello.node);
-  });
-  if (!others) return invalid_argument("drain " + host + ": no worker would be left");
+  if (!can_leave(all)) {
+    return invalid_argument("drain " + host + ": no worker would be left that could go on");
+  }
   for (const wire::PeerId node : nodes) SGA_TRY(drain_node(node));
   return {};
 }
@@ -254,11 +264,11 @@ Status Cluster::drain_host(const std::string& host) {
 Status Cluster::drain_node(wire::PeerId node) {
   const auto it = nodes_.find(node);
   if (it == nodes_.end()) return {};
-  const bool others = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
-    return w.second.who.hello.node != node && !is_leaving(w.second);
-  });
-  if (!others) {
-    return invalid_argument(it->second.who.name() + " cannot be drained: no worker would be left");
+  std::set<wire::PeerId> all = draining_;
+  all.insert(node);
+  if (!can_leave(all)) {
+    return invalid_argument(it->second.who.name() +
+                            " cannot be drained: no worker would be left that could go on");
   }
   log::info("{} is drained", it->second.who.name());
   draining_.insert(node);

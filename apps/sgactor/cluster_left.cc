@@ -102,8 +102,11 @@ Result<std::optional<LeftRun>> read_left(const RunDirectory& run) {
     f.secret = from_hex(json.at("secret").get<std::string>());
     f.mirror = from_hex(json.at("mirror").get<std::string>());
     f.next_index = json.at("next_index").get<int32_t>();
-    f.closed = json.at("closed").get<std::set<HostDevice>>();
-    f.fingerprints = json.at("fingerprints").get<std::map<int32_t, std::string>>();
+    // A build before this one has left neither; whoever waits for it is sent away by its build.
+    if (json.contains("closed")) f.closed = json["closed"].get<std::set<HostDevice>>();
+    if (json.contains("fingerprints")) {
+      f.fingerprints = json["fingerprints"].get<std::map<int32_t, std::string>>();
+    }
     if (state.is_object()) {
       out.generation = state.value("generation", int64_t{0});
       out.workers = workers_of(state);

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,6 +32,46 @@ std::vector<std::vector<int32_t>> deal_ranks(const graph::Plan& plan, int32_t wo
     out[i * num_workers / order.size()].push_back(order[i]);
   }
   for (auto& ranks : out) std::sort(ranks.begin(), ranks.end());
+  return out;
+}
+
+Result<std::map<int32_t, std::vector<int32_t>>> deal_by_kind(
+    const std::vector<std::string>& kinds,
+    const std::vector<std::pair<int32_t, std::string>>& workers) {
+  struct Group {
+    std::vector<int32_t> ranks, workers;
+  };
+  std::map<std::string, Group> groups;
+  for (size_t r = 0; r < kinds.size(); ++r) {
+    groups[kinds[r]].ranks.push_back(static_cast<int32_t>(r));
+  }
+  for (const auto& [index, kind] : workers) {
+    if (const auto group = groups.find(kind); group != groups.end()) {
+      group->second.workers.push_back(index);
+    }
+  }
+  for (const auto& [index, kind] : workers) {
+    if (!kind.empty()) continue;
+    const auto load = [](const Group& g) {
+      return static_cast<double>(g.ranks.size()) /
+             (g.workers.empty() ? 1e-9 : static_cast<double>(g.workers.size()));
+    };
+    const auto most = std::max_element(
+        groups.begin(), groups.end(),
+        [&](const auto& a, const auto& b) { return load(a.second) < load(b.second); });
+    most->second.workers.push_back(index);
+  }
+  std::map<int32_t, std::vector<int32_t>> out;
+  for (const auto& [kind, group] : groups) {
+    if (group.workers.empty()) {
+      return unsupported(fmt::format("no worker computes by {}, as rank {} must", kind,
+                                     fmt::join(group.ranks, ", ")));
+    }
+    const size_t num = std::min(group.workers.size(), group.ranks.size());
+    for (size_t i = 0; i < group.ranks.size(); ++i) {
+      out[group.workers[i * num / group.ranks.size()]].push_back(group.ranks[i]);
+    }
+  }
   return out;
 }
 

@@ -123,9 +123,50 @@ bool Cluster::should_deal_again() const {
     return is_leaving(w.second) && !w.second.ranks.empty();
   });
   if (leaves && there > 0) return true;
-  if (active > setup_.num_workers) return true;
+  if (active > num_wanted()) return true;
   // Once for all that are on their way.
-  return active < std::min(setup_.num_workers, there) && starting_.empty();
+  return active < std::min(num_wanted(), there) && starting_.empty();
+}
+
+/// Who shall host ranks: those that do so already before others, never one that computes as no rank
+/// does; of each arithmetic that ranks have at least one, if there is one.
+std::vector<int32_t> Cluster::choose_hosts() const {
+  const bool all_leave = num_staying() == 0;
+  std::vector<int32_t> able;
+  for (const bool active : {true, false}) {
+    for (const auto& [index, worker] : workers_) {
+      if (worker.ranks.empty() == active || (is_leaving(worker) && !all_leave)) continue;
+      const bool fits_one =
+          fingerprints_.empty() ||
+          std::any_of(fingerprints_.begin(), fingerprints_.end(),
+                      [&, &w = worker](const auto& f) { return fits(w, f.first); });
+      if (fits_one) able.push_back(index);
+    }
+  }
+  std::vector<int32_t> chosen;
+  std::set<std::string> kinds;
+  if (num_arithmetics() > 1) {
+    for (const int32_t index : able) {
+      if (kinds.insert(workers_.at(index).fingerprint).second) chosen.push_back(index);
+    }
+  }
+  for (const int32_t index : able) {
+    if (static_cast<int64_t>(chosen.size()) >= num_wanted()) break;
+    if (std::find(chosen.begin(), chosen.end(), index) == chosen.end()) chosen.push_back(index);
+  }
+  return chosen;
+}
+
+/// Ranks of one arithmetic over the workers that have it.
+Result<std::map<int32_t, std::vector<int32_t>>> Cluster::deal_apart(
+    const std::vector<int32_t>& chosen) const {
+  std::vector<std::string> kinds;
+  for (const auto& [rank, fingerprint] : fingerprints_) kinds.push_back(fingerprint);
+  std::vector<std::pair<int32_t, std::string>> workers;
+  for (const int32_t index : chosen) workers.emplace_back(index, workers_.at(index).fingerprint);
+  auto given = deal_by_kind(kinds, workers);
+  if (given.ok()) return given;
+  return make_status(Code::kDisconnected, given.status().message() + ": " + lost_, Scope::kJob);
 }
 
 /// Deals all ranks over the workers that are there. Who hosted the same ranks before keeps them.
@@ -135,27 +176,29 @@ Status Cluster::deal(Course& course) {
   if (workers_.empty()) {
     return make_status(Code::kDisconnected, "no worker is left: " + lost_, Scope::kJob);
   }
-  std::vector<int32_t> chosen;
-  const auto wanted = static_cast<size_t>(setup_.num_workers);
-  const bool all_leave = num_staying() == 0;
-  for (const bool active : {true, false}) {
-    for (const auto& [index, worker] : workers_) {
-      if (is_leaving(worker) && !all_leave) continue;
-      if (worker.ranks.empty() != active && chosen.size() < wanted) chosen.push_back(index);
-    }
+  const std::vector<int32_t> chosen = choose_hosts();
+  if (chosen.empty()) {
+    return make_status(Code::kDisconnected,
+                       "no worker is left whose arithmetic is that of the ranks: " + lost_,
+                       Scope::kJob);
   }
-  auto dealt = deal_ranks(*course.work->plan, static_cast<int32_t>(chosen.size()));
   std::map<int32_t, std::vector<int32_t>> given;
-  for (const int32_t index : chosen) {
-    const auto same = std::find(dealt.begin(), dealt.end(), workers_[index].ranks);
-    if (same == dealt.end()) continue;
-    given[index] = *same;
-    dealt.erase(same);
-  }
-  for (const int32_t index : chosen) {
-    if (given.contains(index)) continue;
-    given[index] = dealt.front();
-    dealt.erase(dealt.begin());
+  const bool known = fingerprints_.size() == course.work->plan->ranks.size();
+  if (known && num_arithmetics() > 1) {
+    SGA_ASSIGN(given, deal_apart(chosen));
+  } else {
+    auto dealt = deal_ranks(*course.work->plan, static_cast<int32_t>(chosen.size()));
+    for (const int32_t index : chosen) {
+      const auto same = std::find(dealt.begin(), dealt.end(), workers_[index].ranks);
+      if (same == dealt.end()) continue;
+      given[index] = *same;
+      dealt.erase(same);
+    }
+    for (const int32_t index : chosen) {
+      if (given.contains(index)) continue;
+      given[index] = dealt.front();
+      dealt.erase(dealt.begin());
+    }
   }
   for (auto& [index, worker] : workers_) worker.ranks = given[index];
   std::vector<int32_t> hosts(course.work->plan->ranks.size());
@@ -258,7 +301,10 @@ Status Cluster::prepare(Course& course, const std::atomic<bool>& stop) {
   course.all_fresh = false;
   if (std::exchange(course.taking_over, false)) {
     const Status taken = take_over(course, stop);
-    if (taken.ok()) return {};
+    if (taken.ok()) {
+      answer_early_faults();
+      return {};
+    }
     log::info("the run goes on from a copy of its state: {}", taken.message());
     course.taken_over.reset();
     if (setup_.replicas) {
@@ -276,6 +322,7 @@ Status Cluster::prepare(Course& course, const std::atomic<bool>& stop) {
     end_workers_at_fault();
     faults_.clear();
     for (auto& [index, worker] : workers_) worker.ranks.clear();
+    answer_early_faults();
   }
   SGA_TRY(load(course, stop));
   if (!faults_.empty()) return faults_.front().status;
@@ -595,7 +642,6 @@ void Cluster::note_progress(Course& course) {
   const int64_t done = course.check->new_step_ms();
   if (done == 0) return;
   recovery.first_new_step_ms = static_cast<double>(done - course.recovery_ms);
-  recovery.inexact = moved_inexactly_;
   recovery.steps_again = course.check->num_replayed() - course.replayed_before;
   recovery.survivors_reexecuted = course.check->reexecuted();
   write_recovery(course);
@@ -603,6 +649,7 @@ void Cluster::note_progress(Course& course) {
 
 void Cluster::write_recovery(Course& course) {
   Recovery& recovery = *course.recovery;
+  recovery.inexact = moved_inexactly_;
   // What a device has reported says more than that its worker was ended for it.
   const bool of_device = recovery.fault == supervision::to_string(FaultKind::kDeviceFault);
   if (const auto it = endings_.find(course.recovery_index); it != endings_.end() && !of_device) {

@@ -131,6 +131,7 @@ bool Cluster::all_returned() const {
 Status Cluster::await_returned(const std::atomic<bool>& stop) {
   returning_ = true;
   settled_ = false;
+  holds_faults_ = true;
   const int64_t deadline = now_ms() + kReturnMs;
   while (!all_returned() && now_ms() < deadline) {
     if (stop.load()) return make_status(Code::kCancelled, "interrupted before the first step");
@@ -181,13 +182,21 @@ void Cluster::settle_returned() {
   auto missing = setup_.num_workers + setup_.options.spares -
                  static_cast<int64_t>(workers_.size() + starting_.size());
   for (const auto& [id, node] : nodes_) {
-    auto room = static_cast<int64_t>(node.who.hello.devices.size()) - hosted[id];
-    for (; room > 0 && missing > 0; --room, --missing) {
+    const wire::Hello& hello = node.who.hello;
+    auto room =
+        std::count_if(hello.devices.begin(), hello.devices.end(), [&](const std::string& d) {
+          return !closed_devices_.contains({hello.host, d});
+        });
+    for (room -= hosted[id]; room > 0 && missing > 0; --room, --missing) {
       start_worker_at(add_place(node, free_device(id)));
     }
   }
   settled_ = true;
-  // Heard while nobody knew yet whose they were.
+}
+
+/// What was heard while nobody knew yet who hosts what.
+void Cluster::answer_early_faults() {
+  holds_faults_ = false;
   for (const supervision::DeviceFault& fault : std::exchange(early_faults_, {})) {
     on_device_fault(fault);
   }
@@ -257,6 +266,9 @@ void Cluster::deal_returned(Course& course) {
       worker.ranks = s.ranks;
       worker.address = s.address;
       worker.life = s.life;
+      if (const auto known = fingerprints_.find(s.ranks.front()); known != fingerprints_.end()) {
+        worker.fingerprint = arithmetic_at_[kind_of(worker)] = known->second;
+      }
       for (const int32_t rank : s.ranks) {
         taken.insert(rank);
         course.hosts[static_cast<size_t>(rank)] = index;
@@ -313,6 +325,7 @@ Status Cluster::load_missing(Course& course, int64_t committed, const std::atomi
     }
   }
   course.in_place.waiting.clear();
+  keep_fingerprints();
   return {};
 }
 

@@ -1,6 +1,8 @@
 // Each worker of a node has a device of its own as long as there are enough.
 #include "apps/sgactor/device_deal.h"
 
+#include "apps/sgactor/cluster_ranks.h"
+
 #include <gtest/gtest.h>
 
 namespace sgactor::apps {
@@ -41,6 +43,24 @@ TEST(DeviceDeal, OneMoreTakesWhatIsFree) {
   EXPECT_EQ(least_taken(all, {"cuda:0", "cuda:1", "cuda:2", "cuda:0"}, {}), "cuda:1");
   EXPECT_EQ(least_taken(all, {"cuda:0", "cuda:2"}, {"cuda:1"}), "cuda:0");
   EXPECT_EQ(least_taken(all, {}, {"cuda:0", "cuda:1", "cuda:2"}), "");
+}
+
+TEST(DealByKind, RanksStayAmongWorkersThatComputeAsTheyDid) {
+  using Given = std::map<int32_t, std::vector<int32_t>>;
+  // A worker of b is gone: the other one takes its rank, not one of a.
+  const auto lost = deal_by_kind({"a", "a", "b", "b"}, {{0, "a"}, {1, "a"}, {3, "b"}});
+  ASSERT_TRUE(lost.ok()) << lost.status().message();
+  EXPECT_EQ(*lost, (Given{{0, {0}}, {1, {1}}, {3, {2, 3}}}));
+  const auto few = deal_by_kind({"a", "b", "a", "b", "a"}, {{4, "b"}, {7, "a"}, {9, "a"}});
+  ASSERT_TRUE(few.ok());
+  EXPECT_EQ(*few, (Given{{4, {1, 3}}, {7, {0, 2}}, {9, {4}}}));
+  // One that has not said by what it computes helps where most is to do; too many get nothing.
+  const auto fresh = deal_by_kind({"a", "a", "b"}, {{0, "a"}, {1, "b"}, {2, ""}, {3, "b"}});
+  ASSERT_TRUE(fresh.ok());
+  EXPECT_EQ(*fresh, (Given{{0, {0}}, {2, {1}}, {1, {2}}}));
+  const auto none = deal_by_kind({"a", "b", "b"}, {{0, "a"}, {1, "c"}});
+  EXPECT_EQ(none.status().code(), Code::kUnsupported);
+  EXPECT_EQ(none.status().message(), "no worker computes by b, as rank 1, 2 must");
 }
 
 }  // namespace
