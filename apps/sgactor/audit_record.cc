@@ -60,7 +60,16 @@ class KnownJobs {
       const auto checkpoint = transport::Checkpoint::open(copy.path);
       if (!checkpoint.ok()) continue;
       auto job = parse_job((*checkpoint)->info().job, copy.path, {});
-      if (job.ok()) out.add(std::move(*job));
+      if (!job.ok()) continue;
+      // A copy says with which size the tuner went on, the start's hash what it was given.
+      if (job->training.auto_micro_batch) {
+        for (const int64_t given : {out.resolved_.training.micro_batch_start, int64_t{0}}) {
+          JobSpec started = *job;
+          started.training.micro_batch_start = given;
+          out.add(std::move(started));
+        }
+      }
+      out.add(std::move(*job));
     }
     return out;
   }

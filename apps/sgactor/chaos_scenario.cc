@@ -260,9 +260,7 @@ class Reader {
       // Time for what strikes while a recovery goes on.
       fault.at_step = 1 + draw(std::max<int64_t>(1, (limits_.num_steps - 1) * 9 / 10));
       if (is_of_link(fault.kind)) {
-        // Ranks are dealt in runs: this one is of the worker behind.
-        const int64_t share = (limits_.num_ranks + out_.workers - 1) / out_.workers;
-        fault.to_rank = (fault.rank + share) % limits_.num_ranks;
+        fault.to_rank = -1;  // whoever hosts what then
         if (fault.kind == ChaosFault::Kind::kDelayFrame) fault.value = kDelayMs;
         if (fault.kind == ChaosFault::Kind::kPartition) fault.value = kPartitionMs;
       }

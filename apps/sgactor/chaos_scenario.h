@@ -40,7 +40,7 @@ struct ChaosFault {
   /// kCorruptFrame).
   int64_t at_message = 0;
   int64_t value = 0;     ///< kXid: the code; kDelayFrame, kPartition: milliseconds
-  int64_t to_rank = -1;  ///< of faults of a link: the other end
+  int64_t to_rank = -1;  ///< of faults of a link: the other end; -1: any other worker's
   /// Of kKillWorker and kKillCoordinator: strikes when the recovery that follows enters "fence",
   /// "restore", "resume" or "replay", or (coordinator) when the next record is in the journal and
   /// nobody has heard of it: "journalled". Empty: at once.

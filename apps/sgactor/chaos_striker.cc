@@ -103,9 +103,11 @@ void ChaosStriker::look() {
   } else if (who.pid <= 0 || !is_ours(who.pid) || struck_before(who.pid)) {
     return;
   }
+  ChaosFault due = fault;
+  if (is_of_link(fault.kind) && (due.to_rank = other_end(text, fault)) < 0) return;
   const double now = unix_seconds();
-  if (!strike(fault, who)) return;
-  strikes_.push_back({fault, step, now, who.pid});
+  if (!strike(due, who)) return;
+  strikes_.push_back({due, step, now, who.pid});
   last_generation_ = generation;
   ++next_;
   // It strikes by itself, in the recovery that follows.
@@ -211,6 +213,28 @@ ChaosStriker::Victim ChaosStriker::victim(const std::string& text, const ChaosFa
     ++active;
   }
   return {};
+}
+
+int64_t ChaosStriker::other_end(const std::string& text, const ChaosFault& fault) {
+  const Json state = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::vector<int64_t>> hosts;
+  for (const Json& worker : state.value("workers", Json::array())) {
+    auto ranks = worker.value("ranks", std::vector<int64_t>());
+    if (!ranks.empty()) hosts.push_back(std::move(ranks));
+  }
+  const auto host_of = [&](int64_t rank) {
+    return std::find_if(hosts.begin(), hosts.end(), [rank](const auto& ranks) {
+      return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+    });
+  };
+  const auto own = host_of(fault.rank);
+  if (own == hosts.end() || hosts.size() < 2) return -1;
+  if (fault.to_rank >= 0) {
+    const auto other = host_of(fault.to_rank);
+    return other == hosts.end() || other == own ? -1 : fault.to_rank;
+  }
+  const auto next = static_cast<size_t>(own - hosts.begin() + 1) % hosts.size();
+  return hosts[next].front();
 }
 
 /// The system may have given a dead worker's number to another process.

@@ -32,6 +32,9 @@ class ChaosStriker {
   [[nodiscard]] const std::vector<Strike>& strikes() const { return strikes_; }
   /// Once the run has ended: what the first fault that has not struck waited for; "" if all have.
   [[nodiscard]] std::string why_not();
+  /// The other end of a link fault, by control/state.json: to_rank, or the first rank of the worker
+  /// behind the rank's own. -1: there is no such link, nothing can strike it.
+  static int64_t other_end(const std::string& state, const ChaosFault& fault);
 
  private:
   /// Counts the lines of a file that grows.

@@ -92,10 +92,17 @@ std::string nearest_option_hint(const CLI::App& app, std::string_view name) {
     }
   }
   if (!best.empty()) return "; did you mean --" + best + "?";
-  std::string hint = nearest_key_hint(name);
-  // A key is given as an option here.
+  std::string key(name);
+  std::replace(key.begin(), key.end(), '-', '_');
+  std::string hint = nearest_key_hint(key);
+  // A key, and its value if one was meant, are given as an option here.
   constexpr std::string_view kHead = "; did you mean ";
+  constexpr std::string_view kValue = " = \"";
   if (hint.starts_with(kHead)) hint.insert(kHead.size(), "--");
+  if (const size_t at = hint.find(kValue); at != std::string::npos) {
+    hint.replace(at, kValue.size(), "=");
+    std::erase(hint, '"');
+  }
   return hint;
 }
 

@@ -70,8 +70,15 @@ graph::StorageModel storage_model(const kernels::Backend& backend) {
 int64_t hosted_bytes(const graph::Plan& plan, const graph::Plan* validation, int64_t workers) {
   if (plan.ranks.empty()) return 0;
   // As the runtime has it: the first rank validates, where it holds the whole model.
-  const int32_t validates =
-      validation != nullptr && plan.mesh.pp == 1 && plan.mesh.tp == 1 ? rank_at(plan, 0, 0, 0) : -1;
+  const auto sharded = [](const graph::Buffer& b) {
+    return b.kind == graph::BufferKind::kParameter && b.slice.sharded();
+  };
+  const int32_t first = rank_at(plan, 0, 0, 0);
+  const auto& buffers =
+      plan.programs[static_cast<size_t>(plan.ranks[static_cast<size_t>(first)].program)].buffers;
+  const bool whole = plan.mesh.pp == 1 && plan.mesh.tp == 1 &&
+                     std::none_of(buffers.begin(), buffers.end(), sharded);
+  const int32_t validates = validation != nullptr && whole ? first : -1;
   const auto most = static_cast<int64_t>(plan.ranks.size());
   const auto dealt = deal_ranks(plan, static_cast<int32_t>(std::clamp<int64_t>(workers, 1, most)));
   int64_t busiest = 0;

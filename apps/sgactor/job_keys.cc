@@ -137,7 +137,9 @@ constexpr JobKey kKeys[] = {
     {"parallelism", "logical_data_parallel", SGA_FIELD(parallelism.logical_data_parallel),
      range(0, 65536), "logical data-parallel ranks, which fix the bits; 0: data_parallel_degree"},
     {"parallelism", "reduction", SGA_FIELD(parallelism.reduction), one_of("exact|fast"),
-     "exact: a fixed tree over logical ranks; fast: the library's order"},
+     "exact: a fixed tree over logical ranks; fast: in the order of a ring of them, the same bits "
+     "in "
+     "every run, others with another zero_stage"},
     {"parallelism", "schedule", SGA_FIELD(parallelism.schedule), one_of("1f1b|interleaved|gpipe"),
      "order of micro-batches in a pipeline; the bits stay the same"},
     {"resilience", "mode", SGA_FIELD(resilience.mode), one_of("auto|off|replicas|mirror"),
@@ -279,6 +281,7 @@ struct KeyAlias {
   std::string_view meant;
 };
 constexpr KeyAlias kAliases[] = {
+    {"lr", "optimizer.lr"},
     {"learning_rate", "optimizer.lr"},
     {"max_lr", "optimizer.lr"},
     {"batch_size", "training.global_batch_size or training.micro_batch_size"},

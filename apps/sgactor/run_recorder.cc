@@ -72,7 +72,8 @@ double known_peak_flops(const JobSpec& job, const std::string& devices, int64_t 
   const auto is_cpu = [](const std::string& kind) { return kind.starts_with("cpu"); };
   const bool same =
       is_cpu(devices) == is_cpu(device.kind) && (is_cpu(devices) || devices.starts_with("cuda"));
-  if (!same) return 0;
+  // What a GPU reaches is stated for products in 16 bits.
+  if (!same || (!is_cpu(devices) && job.training.dtype != "bf16")) return 0;
   const JobSpec::Parallelism& p = job.parallelism;
   const int64_t mesh =
       p.data_parallel_degree * p.tensor_parallel_degree * p.pipeline_parallel_degree;

@@ -40,11 +40,12 @@ Result<transport::Datasets> open_data(const JobSpec& job, int64_t vocab_size) {
   return data.status().with_context(job.at(split_is_bad ? "data.validation_fraction" : source));
 }
 
-/// The largest degree up to `degree` over which a model's heads divide.
-int64_t largest_tensor_degree(const graph::LlamaConfig& config, int64_t degree) {
+/// For a message about heads that do not divide: the largest degree below over which they do.
+std::string tensor_degree_hint(const graph::LlamaConfig& config, int64_t degree) {
   const int64_t heads = std::gcd(config.num_attention_heads, config.num_key_value_heads);
+  if (heads % degree == 0) return "";  // the rule of another parameter
   while (degree > 1 && heads % degree != 0) --degree;
-  return degree;
+  return fmt::format("; the next that divides is {}", degree);
 }
 
 /// Names the key if `status`, the compiler's, is about one. What a job asks for and no plan can do
@@ -65,8 +66,7 @@ Status blame_passes(const JobSpec& job, const graph::LlamaConfig& config, const 
   const JobSpec::Parallelism& p = job.parallelism;
   if (message.starts_with("apply_sharding") && message.find("do not divide") != std::string::npos) {
     return refuse("parallelism.tensor_parallel_degree",
-                  fmt::format("; expected {} or fewer",
-                              largest_tensor_degree(config, p.tensor_parallel_degree)));
+                  tensor_degree_hint(config, p.tensor_parallel_degree));
   }
   if (message.starts_with("split_stages"))
     return refuse("parallelism.pipeline_parallel_degree", "");

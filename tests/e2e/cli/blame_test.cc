@@ -128,7 +128,7 @@ TEST_F(Blame, DegreesThatDoNotFitTheModel) {
   for (const char* command : {"plan", "train"}) {
     expect_refused({command, "job.toml", tp},
                    {tp + ": parallelism.tensor_parallel_degree: ", "do not divide over the 4 ranks",
-                    "expected 2 or fewer"});
+                    "the next that divides is 2"});
     expect_refused({command, "job.toml", pp}, {pp + ": parallelism.pipeline_parallel_degree: ",
                                                "9 pipeline stages for 4 ", "expected 4 or fewer"});
   }

@@ -1,5 +1,7 @@
 #include "apps/sgactor/chaos_scenario.h"
 
+#include "apps/sgactor/chaos_striker.h"
+
 #include <gtest/gtest.h>
 
 #include <set>
@@ -51,11 +53,29 @@ TEST(ChaosScenario, DrawnFaultsAreWithinTheRun) {
     EXPECT_GE(f.at_step, 1);
     EXPECT_LE(f.at_step, 90);
     if (!is_of_link(f.kind)) continue;
-    EXPECT_EQ(f.to_rank, (f.rank + 2) % 4);  // the worker with the other two ranks
+    EXPECT_EQ(f.to_rank, -1) << "who hosts what is not known yet";
     const bool takes_time = f.kind == Kind::kDelayFrame || f.kind == Kind::kPartition;
     EXPECT_EQ(f.value > 0, takes_time);
   }
   EXPECT_EQ(draw("", {2, 1}, 5).faults[0].at_step, 1);
+}
+
+TEST(ChaosScenario, ALinkLeadsToAnotherWorker) {
+  // As a pipeline of two stages with two replicas is dealt: not in runs of rank numbers.
+  const std::string state = R"({"workers":[{"ranks":[0,2]},{"ranks":[]},{"ranks":[1,3]}]})";
+  ChaosFault fault;
+  fault.kind = Kind::kDropFrame;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    fault.rank = rank;
+    EXPECT_EQ(ChaosStriker::other_end(state, fault), rank % 2 == 0 ? 1 : 0) << rank;
+  }
+  fault.rank = 0;
+  fault.to_rank = 3;
+  EXPECT_EQ(ChaosStriker::other_end(state, fault), 3);
+  fault.to_rank = 2;
+  EXPECT_EQ(ChaosStriker::other_end(state, fault), -1) << "on the same worker";
+  fault.to_rank = -1;
+  EXPECT_EQ(ChaosStriker::other_end(R"({"workers":[{"ranks":[0,1,2,3]}]})", fault), -1);
 }
 
 TEST(ChaosScenario, OfOneRankSaysWhatToGive) {

@@ -40,6 +40,10 @@ TEST(Words, ThatAreUnknownAreNamedWithTheNearest) {
             "sgactor: train: unknown option --resum; did you mean --resume?\n");
   EXPECT_EQ(refused({"train", "job.toml", "--steps=5"}),
             "sgactor: train: unknown option --steps; did you mean --training.steps?\n");
+  EXPECT_EQ(refused({"train", "job.toml", "--bf16"}),
+            "sgactor: train: unknown option --bf16; did you mean --training.dtype=bf16?\n");
+  EXPECT_EQ(refused({"train", "job.toml", "--learning-rate=1"}),
+            "sgactor: train: unknown option --learning-rate; did you mean --optimizer.lr?\n");
   EXPECT_EQ(refused({"plan", "job.toml", "--qzx"}), "sgactor: plan: unknown option --qzx\n");
   EXPECT_EQ(refused({"plan", "a.toml", "b.toml"}), "sgactor: plan: unexpected argument b.toml\n");
 }

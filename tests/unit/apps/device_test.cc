@@ -104,5 +104,17 @@ TEST(DeviceMemoryTest, ValidationLiesBesideTheFirstRank) {
   EXPECT_EQ(hosted_bytes(plan, &validation->plan, 2), both - arena);
 }
 
+TEST(DeviceMemoryTest, NobodyValidatesWhereParametersAreCut) {
+  graph::CompileOptions options = options_of({1, 2, 1});
+  options.zero_stage = 3;
+  const auto plan = graph::compile_training(*graph::llama_preset("llama-tiny"), options);
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  const graph::ForwardOptions forward{64, 16, true};
+  const auto validation =
+      graph::compile_forward(*graph::llama_preset("llama-tiny"), forward, options_of({1, 2, 1}));
+  ASSERT_TRUE(validation.ok());
+  EXPECT_EQ(hosted_bytes(plan->plan, &validation->plan, 1), hosted_bytes(plan->plan, nullptr, 1));
+}
+
 }  // namespace
 }  // namespace sgactor::apps

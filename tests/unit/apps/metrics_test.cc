@@ -24,6 +24,7 @@ class KnownPeak : public testing::Test {
     file_ = std::filesystem::path(testing::TempDir()) / "sga_metrics.cluster";
     std::ofstream(file_) << "network 1e9 1e-5\nhost a 1e10 1e-6\n  device h200 1000000 5e14 4e12\n";
     job_.compile.topology = file_.string();
+    job_.training.dtype = "bf16";
   }
   void TearDown() override { std::filesystem::remove(file_); }
 
@@ -35,6 +36,12 @@ TEST_F(KnownPeak, IsOfTheTopologysDeviceAWorker) {
   EXPECT_EQ(known_peak_flops(job_, "cuda:all", 4), 20e14);
   job_.parallelism.data_parallel_degree = 3;
   EXPECT_EQ(known_peak_flops(job_, "cuda", 0), 15e14);
+}
+
+TEST_F(KnownPeak, IsOfProductsInSixteenBits) {
+  job_.training.dtype = "f32";
+  EXPECT_EQ(known_peak_flops(job_, "cuda", 1), 0);
+  EXPECT_EQ(known_peak_flops(job_, "cuda:0", 4), 0);
 }
 
 TEST_F(KnownPeak, IsNoneOfAnotherKindOfDevice) {
