@@ -154,12 +154,8 @@ bool Cluster::is_hosted(const Course& course, int32_t rank) const {
 /// Nothing commits from here on until the ranks that were lost vote again.
 Status Cluster::begin_fence(Course& course, const actors::CoordinatorActor& coordinator) {
   SGA_TRY(check_adoption(course));
-  // What becomes known while workers end is answered as well.
-  for (size_t known = 0; known != faults_.size();) {
-    known = faults_.size();
-    end_workers_at_fault();
-    SGA_TRY(check_adoption(course));
-  }
+  end_workers_at_fault();
+  SGA_TRY(check_adoption(course));  // of what has become known meanwhile
   open_recovery(course);
   Course::InPlace& p = course.in_place;
   p.num_faults = faults_.size();
