@@ -273,8 +273,7 @@ void Cluster::close_device(int32_t place) {
   if (!is_exclusive(at.device) || !closed_devices_.insert({at.host, at.device}).second) return;
   if (left_run_.path.empty()) return;
   left_.closed = closed_devices_;
-  const Status written = write_left_facts(left_run_, left_);
-  if (!written.ok()) log::warn("{}", written.message());
+  rewrite_left();
 }
 
 Cluster::Fault Cluster::make_fault(supervision::FaultKind kind, Status status, int32_t index,
@@ -524,8 +523,7 @@ bool Cluster::takes_arithmetic(Worker& worker, const std::string& fingerprint) {
 void Cluster::keep_fingerprints() {
   if (left_run_.path.empty() || left_.fingerprints == fingerprints_) return;
   left_.fingerprints = fingerprints_;
-  const Status written = write_left_facts(left_run_, left_);
-  if (!written.ok()) log::warn("{}", written.message());
+  rewrite_left();
 }
 
 Status Cluster::on_event(actors::SessionEvent& event) {

@@ -246,6 +246,7 @@ class Cluster {
   // --- a run whose coordinator has died: cluster_takeover.cc ---
   [[nodiscard]] bool outlives() const;
   Status keep_left(const Work& work, uint64_t schema_hash);
+  void rewrite_left();
   int32_t take_index();
   void on_returned(const actors::Peer& peer);
   void on_standing(actors::wire::PeerId from, const std::string& payload);

@@ -60,12 +60,17 @@ Status Cluster::keep_left(const Work& work, uint64_t schema_hash) {
   return {};
 }
 
+/// What has changed since keep_left. The run goes on without.
+void Cluster::rewrite_left() {
+  const Status written = write_left_facts(left_run_, left_);
+  if (!written.ok()) log::warn("{}", written.message());
+}
+
 /// An index that was given is never given again, whoever gives the next one.
 int32_t Cluster::take_index() {
   if (!left_run_.path.empty() && next_index_ + 1 >= left_.next_index) {
     left_.next_index = next_index_ + kIndexBlock;
-    const Status written = write_left_facts(left_run_, left_);
-    if (!written.ok()) log::warn("{}", written.message());
+    rewrite_left();
   }
   return next_index_++;
 }
