@@ -20,10 +20,21 @@ if(SGA_CUDA AND CMAKE_CUDA_COMPILER)
   if(CCACHE_PROGRAM AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
   endif()
-  # cuDNN's front end is headers only, from the Python package nvidia-cudnn-frontend or a checkout.
+  # cuDNN's front end is headers only: a checkout, an installed Python package, or that package put into the build folder.
+  set(SGA_CUDNN_FRONTEND nvidia-cudnn-frontend==1.32.0)
+  find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   execute_process(COMMAND python3 -c "import sysconfig; print(sysconfig.get_paths()['purelib'])"
     OUTPUT_VARIABLE SGA_PYTHON_SITE OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  set(SGA_PYTHON_DIR ${CMAKE_BINARY_DIR}/python)
   find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
-    HINTS ${SGA_PYTHON_SITE}/include $ENV{CUDNN_FRONTEND_DIR}/include)
-  find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    HINTS $ENV{CUDNN_FRONTEND_DIR}/include ${SGA_PYTHON_DIR}/include ${SGA_PYTHON_SITE}/include)
+  if(CUDNN_INCLUDE_DIR AND NOT CUDNN_FRONTEND_INCLUDE_DIR)
+    execute_process(COMMAND python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
+        --target ${SGA_PYTHON_DIR} ${SGA_CUDNN_FRONTEND}
+      RESULT_VARIABLE pip_result ERROR_VARIABLE pip_error OUTPUT_QUIET)
+    if(NOT pip_result EQUAL 0)
+      message(WARNING "attention in 16 bits takes slower kernels: pip cannot install ${SGA_CUDNN_FRONTEND}: ${pip_error}")
+    endif()
+    find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${SGA_PYTHON_DIR}/include)
+  endif()
 endif()
