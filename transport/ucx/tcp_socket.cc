@@ -92,7 +92,9 @@ Result<OwnedFd> connect_tcp(const std::string& text) {
   OwnedFd fd = new_socket(place);
   if (fd.get() < 0) return internal_error(fmt::format("socket: {}", std::strerror(errno)));
   if (::connect(fd.get(), place.get(), place.bytes) != 0 && errno != EINPROGRESS) {
-    return make_status(Code::kDisconnected, fmt::format("{}: {}", text, std::strerror(errno)));
+    // Only who refuses is gone: a route or a port may be there again at the next try.
+    const Code code = errno == ECONNREFUSED ? Code::kDisconnected : Code::kInternal;
+    return make_status(code, fmt::format("{}: {}", text, std::strerror(errno)));
   }
   return fd;
 }
