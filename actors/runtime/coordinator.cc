@@ -560,8 +560,9 @@ void on_writer_free(Self self, int32_t rank) {
 void on_snapshot_written(Self self, const SnapshotWritten& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "snapshot_written", msg.step);
-  const bool mirror = s.writing && s.writing_mirror && s.writing->step == msg.step;
-  if (!msg.status.ok() && !mirror) return end_run(self, msg.status);
+  const bool asked = s.writing && s.writing->step == msg.step;
+  const bool may_fail = asked ? s.writing_mirror : s.has_rank(msg.rank);  // else it was given up
+  if (!msg.status.ok() && !may_fail) return end_run(self, msg.status);
   if (!s.has_rank(msg.rank)) {
     return end_run(self, internal_error("a snapshot of a rank that does not exist"));
   }

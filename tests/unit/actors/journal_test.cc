@@ -62,6 +62,25 @@ TEST(Journal, ARecordThatDoesNotFitLeavesNothingOfItself) {
   std::filesystem::remove(path);
 }
 
+TEST(Journal, OpenedAgainItCutsWhatAKilledWriterLeft) {
+  const std::string path = testing::TempDir() + "/sga_journal_torn";
+  const CommitRecord one{1, 1, {1, 1}};
+  const CommitRecord two{2, 1, {1, 1}};
+  const std::string line = format_commit(one);
+  for (size_t kept : {size_t{0}, size_t{1}, line.size() - 1}) {
+    std::ofstream(path, std::ios::binary) << line << line.substr(0, kept);
+    {
+      auto journal = open_journal(path);
+      ASSERT_TRUE(journal.ok()) << journal.status().to_string();
+      ASSERT_TRUE((*journal)->append(two).ok());
+    }
+    const auto records = parse_journal(read_file(path));
+    ASSERT_TRUE(records.ok()) << kept << ": " << records.status().to_string();
+    EXPECT_EQ(*records, (std::vector<CommitRecord>{one, two})) << kept;
+  }
+  std::filesystem::remove(path);
+}
+
 TEST(Journal, ALineCutShortIsLeftOutAnAlteredOneIsRefused) {
   const std::string text = format_commit({1, 1, {1}}) + format_commit({2, 1, {1}});
   for (size_t cut = 0; cut <= text.size(); ++cut) {
