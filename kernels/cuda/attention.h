@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 namespace sgactor::kernels::cuda {
@@ -49,6 +50,9 @@ Result<std::shared_ptr<const FusedAttention>> create_fused_attention(const Atten
 /// Loads the library and those behind it, once a process; needs no device. Blocks; for a thread
 /// beside a start.
 void load_attention_libraries();
+/// What decides which kernels attention takes, for a device's fingerprint: "cudnn-91400",
+/// "no-cudnn". Loads the library.
+std::string attention_fingerprint();
 /// Lets the library set itself up on device `index`, once a process: what takes a while in the
 /// first call of create_fused_attention. Blocks; for a thread beside a start.
 void load_fused_attention(int32_t index);

@@ -10,6 +10,8 @@ Result<std::shared_ptr<const FusedAttention>> create_fused_attention(
 
 void load_attention_libraries() {}
 
+std::string attention_fingerprint() { return "no-cudnn"; }
+
 void load_fused_attention(int32_t /*index*/) {}
 
 }  // namespace sgactor::kernels::cuda

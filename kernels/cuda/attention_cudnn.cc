@@ -199,6 +199,13 @@ void load_attention_libraries() {
   for (const char* name : kBehind) static_cast<void>(dlopen(name, RTLD_LAZY | RTLD_LOCAL));
 }
 
+std::string attention_fingerprint() {
+  if (!open_cudnn()) return "no-cudnn";
+  using Version = size_t (*)();
+  const auto version = reinterpret_cast<Version>(dlsym(fe::cudnn_dlhandle, "cudnnGetVersion"));
+  return "cudnn-" + (version == nullptr ? std::string("unknown") : std::to_string(version()));
+}
+
 void load_fused_attention(int32_t index) {
   static std::once_flag once;
   std::call_once(once, [index] {

@@ -157,9 +157,12 @@ Status CudaDevice::open(int32_t index) {
   info_.description = fmt::format("{}, {}, {}, CUDA {}.{}", properties.name,
                                   format_bytes(static_cast<int64_t>(properties.totalGlobalMem)),
                                   library, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-  // Tuned choices are part of it: another algorithm sums in another order.
+  // Tuned choices and attention's library are part of it: other algorithms sum in another order.
   info_.fingerprint = fmt::format("cuda-1/{}/{}/{}", kind, library, matmuls_->fingerprint());
+  info_.fingerprint += "/" + attention_fingerprint();
   if (std::getenv("SGACTOR_CUDA_ATTENTION_ATOMICS") != nullptr) info_.fingerprint += "/atomics";
+  if (const char* gradient = std::getenv("SGACTOR_CUDA_ATTENTION_GRADIENT"); gradient != nullptr)
+    info_.fingerprint += std::string("/gradient-") + gradient;
   info_.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   return {};
 }

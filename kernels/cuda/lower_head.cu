@@ -132,8 +132,7 @@ Status add_products(CudaDevice& device, const Head& h, Block& block) {
 /// In the room that the plan has left, if there is any to speak of.
 Status plan_blocks(CudaDevice& device, Head& h) {
   const int64_t row_bytes = h.V * dtype_bytes(h.dtype);
-  const bool has_room =
-      h.room.bytes > 0 && h.room.bytes >= std::min(kLeastRoomBytes, h.N * row_bytes);
+  const bool has_room = h.room.bytes > 0 && h.room.bytes >= least_room(h.N, row_bytes);
   if (!has_room) h.room = {};
   const RowBlocks cut(h.N, row_bytes, has_room ? h.room.bytes : kMostLogitBytes);
   int64_t workspace = 0;

@@ -127,7 +127,7 @@ Status plan_blocks(CudaDevice& device, Head& h) {
   const int64_t row_bytes = h.V * kBytesPerLogit;
   // Three parts of a block begin at multiples of 256.
   const int64_t room = h.room.bytes - 768;
-  const bool has_room = room > 0 && room >= std::min(kLeastRoomBytes, h.N * row_bytes);
+  const bool has_room = room > 0 && room >= least_room(h.N, row_bytes);
   if (!has_room) h.room = {};
   const int64_t rows = RowBlocks(h.N, row_bytes, has_room ? room : kMostBlockBytes).rows;
   int64_t workspace = 0;

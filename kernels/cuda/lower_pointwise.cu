@@ -282,16 +282,24 @@ const Op* product_beside(const Lowering& low, const Op& gradient) {
 
 /// swiglu and its gradient, each alone or both by one kernel.
 Status lower_swiglu(Lowering& low, const Op& op) {
-  if (op.kind == OpKind::kSwiglu) {
+  // The gradient that a product is made with: the first that may be.
+  const auto beside = [&](const Op& product) -> const Op* {
     for (const Op& gradient : low.body().ops()) {
       if (gradient.kind == OpKind::kSwigluGrad && !is_rounded_when_made(low, gradient) &&
-          product_beside(low, gradient) == &op) {
-        return add_swiglu_grad(low, gradient, op.results[0]);
+          product_beside(low, gradient) == &product) {
+        return &gradient;
       }
     }
-    return add_binary<OpKind::kSwiglu>(low, op);
+    return nullptr;
+  };
+  if (op.kind == OpKind::kSwiglu) {
+    const Op* gradient = beside(op);
+    if (gradient == nullptr) return add_binary<OpKind::kSwiglu>(low, op);
+    return add_swiglu_grad(low, *gradient, op.results[0]);
   }
-  return product_beside(low, op) != nullptr ? Status() : add_swiglu_grad(low, op, graph::kNoValue);
+  const Op* product = product_beside(low, op);
+  const bool is_made = product != nullptr && beside(*product) == &op;
+  return is_made ? Status() : add_swiglu_grad(low, op, graph::kNoValue);
 }
 
 struct Adam {

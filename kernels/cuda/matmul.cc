@@ -1,5 +1,6 @@
 #include "kernels/cuda/matmul.h"
 
+#include "graph/base/log.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/matmul_table.h"
 
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <span>
 #include <vector>
 
 namespace sgactor::kernels::cuda {
@@ -62,6 +64,19 @@ Status make_layout(cublasLtMatrixLayout_t* out, cudaDataType_t type, int64_t row
   return blas_status(cublasLtMatrixLayoutSetAttribute(
                          *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step),
                      "batch stride");
+}
+
+/// The choice where there is no memory to measure: the library's first with a small workspace, else
+/// the one with the smallest.
+int modest_place(std::span<const cublasLtMatmulHeuristicResult_t> candidates) {
+  const auto needs = [](const cublasLtMatmulHeuristicResult_t& c) {
+    return c.state == CUBLAS_STATUS_SUCCESS ? c.workspaceSize : std::numeric_limits<size_t>::max();
+  };
+  auto chosen = std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) {
+    return needs(c) <= static_cast<size_t>(kSmallWorkspace);
+  });
+  if (chosen == candidates.end()) chosen = std::ranges::min_element(candidates, {}, needs);
+  return static_cast<int>(chosen - candidates.begin());
 }
 
 /// Times one candidate; infinite if it fails.
@@ -196,8 +211,15 @@ Status Matmul::choose(CudaDevice& device, const MatmulShape& s) {
     const std::lock_guard alone(device.measuring());
     place = device.matmuls().find(s.name()).value_or(-1);
     if (place < 0) {
-      SGA_ASSIGN(place, measure(device, s, found.data(), count));
-      SGA_ASSIGN(place, device.matmuls().add(s.name(), place));
+      const std::span candidates(found.data(), static_cast<size_t>(count));
+      const Result<int> measured = measure(device, s, candidates.data(), count);
+      if (!measured.ok() && measured.status().code() != Code::kOutOfMemory)
+        return measured.status();
+      if (!measured.ok())
+        log::warn("{} is not measured, its row in {} can be removed later: {}", s.name(),
+                  device.matmuls().file(), measured.status().message());
+      SGA_ASSIGN(place, device.matmuls().add(s.name(),
+                                             measured.ok() ? *measured : modest_place(candidates)));
     }
   }
   const auto& chosen = found[static_cast<size_t>(place >= 0 && place < count ? place : 0)];

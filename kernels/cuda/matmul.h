@@ -50,7 +50,8 @@ struct MatmulScales {
 /// full precision, 8- and 16-bit floats with f32 sums. Immutable and thread-safe.
 class Matmul {
  public:
-  /// Measures candidates if the table asks for it (allocates and frees device memory then).
+  /// Measures candidates if the table asks for it (allocates and frees device memory then; where
+  /// there is none, a candidate with a small workspace gets the row, with a warning).
   /// Errors: kUnsupported if the library has no algorithm for the types or shapes.
   static Result<std::shared_ptr<const Matmul>> create(CudaDevice& device, const MatmulShape& shape);
   ~Matmul();

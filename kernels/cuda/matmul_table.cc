@@ -25,7 +25,8 @@ class LockedFile {
  public:
   explicit LockedFile(const std::string& name)
       : fd_(::open(name.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-    if (fd_ >= 0 && flock(fd_, LOCK_EX) != 0) {
+    while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0) {
+      if (errno == EINTR) continue;
       ::close(fd_);
       fd_ = -1;
     }
@@ -36,16 +37,24 @@ class LockedFile {
     if (fd_ >= 0) ::close(fd_);
   }
   [[nodiscard]] bool ok() const { return fd_ >= 0; }
+  /// Its whole lines; a part of one, left by a killed process or a full disk, is cut off.
   [[nodiscard]] std::string text() const {
     std::string all;
     char piece[4096];
     off_t at = 0;
     for (ssize_t n = 0; (n = pread(fd_, piece, sizeof piece, at)) > 0; at += n)
       all.append(piece, static_cast<size_t>(n));
+    const size_t whole = all.rfind('\n') + 1;  // 0 if there is none
+    if (whole < all.size() && ftruncate(fd_, static_cast<off_t>(whole)) == 0) all.resize(whole);
     return all;
   }
   [[nodiscard]] bool append(std::string_view line) const {
-    return ::write(fd_, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+    const off_t begin = lseek(fd_, 0, SEEK_END);
+    if (::write(fd_, line.data(), line.size()) == static_cast<ssize_t>(line.size())) return true;
+    const int why = errno;
+    static_cast<void>(ftruncate(fd_, begin) == 0);
+    errno = why;
+    return false;
   }
 
  private:

@@ -22,6 +22,7 @@ class MatmulTable {
   /// written, or naming the line that is not "machine|product|place".
   Status open(const std::string& file);
   [[nodiscard]] bool measures() const { return !file_.empty(); }
+  [[nodiscard]] const std::string& file() const { return file_; }
   [[nodiscard]] std::optional<int> find(const std::string& product) const;
   /// Keeps `place` for the product unless the file has a row for it by now. The place to use.
   Result<int> add(const std::string& product, int place);

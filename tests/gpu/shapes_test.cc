@@ -10,7 +10,12 @@
 #include "tests/conformance/op_cases.h"
 #include "tests/conformance/tolerance.h"
 
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 namespace sgactor::testing {
 namespace {
@@ -144,6 +149,64 @@ INSTANTIATE_TEST_SUITE_P(
                       ProductCase{DType::kF32, DType::kF64, 40, 24, 56, true, false},
                       ProductCase{DType::kF64, DType::kF64, 96, 80, 112, true, false}));
 
+/// A table of products of its own, so that the first compile measures.
+class Unmeasured : public Shapes {
+ protected:
+  void SetUp() override {
+    setenv("SGACTOR_CUDA_MATMULS", table_.c_str(), 1);
+    Shapes::SetUp();
+  }
+  void TearDown() override {
+    unsetenv("SGACTOR_CUDA_MATMULS");
+    std::filesystem::remove(table_);
+  }
+  /// All memory of the device but less than `rest`.
+  std::vector<std::unique_ptr<kernels::DeviceMemory>> hoard(int64_t rest) {
+    std::vector<std::unique_ptr<kernels::DeviceMemory>> all;
+    for (int64_t size = int64_t{1} << 40; size >= rest; size /= 2) {
+      while (true) {
+        auto piece = backend_->allocate(size, "hoard");
+        if (!piece.ok()) break;
+        all.push_back(std::move(piece).value());
+      }
+    }
+    return all;
+  }
+  [[nodiscard]] int rows_with(const std::string& text) const {
+    std::ifstream file(table_);
+    int rows = 0;
+    for (std::string line; std::getline(file, line);) rows += line.find(text) != line.npos ? 1 : 0;
+    return rows;
+  }
+
+  const std::string table_ =
+      (std::filesystem::temp_directory_path() / ("sgactor-matmuls-" + std::to_string(getpid())))
+          .string();
+};
+
+TEST_F(Unmeasured, WithoutMemoryTakesASmallWorkspace) {
+  constexpr int64_t kSize = 1024;  // large enough to be measured
+  const ValueId a = input(DType::kBF16, Shape{kSize, kSize});
+  const ValueId b = input(DType::kBF16, Shape{kSize, kSize});
+  outputs(b_.op(OpKind::kMatmul, {a, b}, attrs({{"trans_a", false}, {"trans_b", true}})));
+  expect_agreement(tolerance_of(DType::kBF16));  // loads the libraries
+  ASSERT_EQ(rows_with("1024x1024x1024"), 1);
+  std::filesystem::remove(table_);
+  Shapes::SetUp();
+
+  const Layout layout = make_layout(*backend_, graph_, {});
+  {
+    const auto all = hoard(int64_t{16} << 20);
+    ASSERT_FALSE(all.empty());
+    const auto made =
+        backend_->compile({&graph_, layout.places, layout.workspace_bytes, "without memory"});
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    EXPECT_LE((*made)->scratch_bytes(), int64_t{4} << 20);
+  }
+  EXPECT_EQ(rows_with("1024x1024x1024"), 1) << "the choice has to stand";
+  expect_agreement(tolerance_of(DType::kBF16));
+}
+
 TEST_F(Shapes, SumsAndGatesOfLongTensors) {
   const Shape shape{130, 1024};
   std::vector<ValueId> x;
@@ -180,6 +243,16 @@ TEST_F(Shapes, GatesAndTheirGradientAtOnce) {
       EXPECT_EQ(got.outputs, first);
     }
   }
+}
+
+/// One kernel makes the product with the first of two gradients; the second has its own.
+TEST_F(Shapes, TwoGradientsOfTheSameGates) {
+  std::vector<ValueId> x;
+  for (int i = 0; i < 4; ++i) x.push_back(input(DType::kBF16, Shape{130, 1024}, 3));
+  outputs(b_.op(OpKind::kSwiglu, {x[0], x[1]}, {}));
+  outputs(b_.op(OpKind::kSwigluGrad, {x[0], x[1], x[2]}, {}));
+  outputs(b_.op(OpKind::kSwigluGrad, {x[0], x[1], x[3]}, {}));
+  expect_agreement(tolerance_of(DType::kBF16));
 }
 
 /// Where the plan leaves room, the block of logits takes no scratch; the sums are the same.
