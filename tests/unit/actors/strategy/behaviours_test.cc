@@ -198,8 +198,10 @@ TEST(StepBehaviour, SeesParametersAndWaitsForItsGroup) {
     std::mutex mutex;
     std::map<std::string, std::vector<float>> last;  // of rank 3
     std::map<int64_t, int> calls;
+    const auto fresh = create_rig(c);
+    ASSERT_NE(fresh, nullptr);
     Outcome out;
-    run(*rig, stepping([&](const RankFacts& rank, const StepBoundary& boundary) {
+    run(*fresh, stepping([&](const RankFacts& rank, const StepBoundary& boundary) {
       // A broadcast of what is equal changes nothing.
       for (const ParameterView& p : boundary.parameters) {
         if (boundary.group != nullptr) SGA_TRY(boundary.group->broadcast(p.values, 1));
@@ -228,9 +230,11 @@ TEST(StepBehaviour, WritesReachTheNextStep) {
   const auto rig = create_rig({"dp2", {1, 2, 1}});
   ASSERT_NE(rig, nullptr);
   for (const bool hidden : {false, true}) {
+    const auto fresh = create_rig({"dp2", {1, 2, 1}});
+    ASSERT_NE(fresh, nullptr);
     Outcome out;
     // Logits of zeros say nothing: the loss is that of a guess.
-    run(*rig, stepping([](const RankFacts&, const StepBoundary& boundary) {
+    run(*fresh, stepping([](const RankFacts&, const StepBoundary& boundary) {
       for (const ParameterView& p : boundary.parameters)
         std::fill(p.values.begin(), p.values.end(), 0.0F);
       return Status();
