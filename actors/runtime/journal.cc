@@ -1,6 +1,7 @@
 #include "actors/runtime/journal.h"
 
 #include "graph/base/hash.h"
+#include "transport/storage/run_files.h"
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
@@ -26,19 +27,6 @@ class FileJournal final : public Journal {
   ~FileJournal() override { ::close(fd_); }
   FileJournal(const FileJournal&) = delete;
   FileJournal& operator=(const FileJournal&) = delete;
-
-  /// What a killed writer left of a record; the next one must not stand behind it.
-  Status cut_unfinished_record() {
-    const off_t size = ::lseek(fd_, 0, SEEK_END);
-    if (size < 0) return failed(errno);
-    off_t end = size;
-    for (char c = 0; end > 0; --end) {
-      if (::pread(fd_, &c, 1, end - 1) != 1) return failed(errno);
-      if (c == '\n') break;
-    }
-    if (end < size && ::ftruncate(fd_, end) != 0) return failed(errno);
-    return {};
-  }
 
   Status append(const CommitRecord& record) override {
     const off_t begin = ::lseek(fd_, 0, SEEK_END);
@@ -150,10 +138,11 @@ Result<std::vector<CommitRecord>> parse_journal(std::string_view text) {
 }
 
 Result<std::unique_ptr<Journal>> open_journal(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) return invalid_argument(fmt::format("{}: {}", path, std::strerror(errno)));
   auto journal = std::make_unique<FileJournal>(fd, path);
-  SGA_TRY(journal->cut_unfinished_record());
+  // What a killed writer left of a record: the next one must not stand behind it.
+  SGA_TRY(transport::cut_unfinished_line(path));
   return std::unique_ptr<Journal>(std::move(journal));
 }
 

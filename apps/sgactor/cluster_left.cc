@@ -90,7 +90,6 @@ Result<std::optional<LeftRun>> read_left(const RunDirectory& run) {
   auto server = actors::read_token(server_file(run));
   auto member = actors::read_token(token_file(run));
   if (!json.is_object() || !server.ok() || !member.ok()) return nothing;
-  SGA_TRY(cut_unfinished_line(run.journal()));
   SGA_ASSIGN(auto journal, actors::parse_journal(read_text(run.journal())));
   LeftRun out;
   try {

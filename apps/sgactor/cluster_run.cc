@@ -56,7 +56,6 @@ Status Cluster::start_course(const Work& work, Course& course) {
   course.work = &work;
   course.storage = actors::create_thread_service("sga-storage");
   course.journal_service = actors::create_thread_service("sga-journal");
-  SGA_TRY(cut_unfinished_line(work.spec.journal_file));
   SGA_ASSIGN(course.journal, actors::open_journal(work.spec.journal_file));
   course.shared = std::make_shared<actors::RunShared>();
   const RunDirectory run{work.run_directory};

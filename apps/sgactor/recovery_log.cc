@@ -1,6 +1,6 @@
 #include "apps/sgactor/recovery_log.h"
 
-#include "apps/sgactor/run_directory.h"
+#include "transport/storage/run_files.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -53,7 +53,7 @@ std::string recovery_text(const Recovery& r) {
 }
 
 Status RecoveryLog::open(const std::string& file) {
-  SGA_TRY(cut_unfinished_line(file));
+  SGA_TRY(transport::cut_unfinished_line(file));
   out_.open(file, std::ios::binary | std::ios::app);
   if (out_) return {};
   return internal_error(file + ": cannot write: " + std::strerror(errno));

@@ -128,23 +128,6 @@ Result<int64_t> truncate_steps(const std::string& file, int64_t last_step) {
   return dropped;
 }
 
-Status cut_unfinished_line(const std::string& file) {
-  std::ifstream in(file, std::ios::binary | std::ios::ate);
-  if (!in) return {};
-  const auto size = static_cast<int64_t>(in.tellg());
-  int64_t end = size;
-  for (char c = 0; end > 0; --end) {
-    in.seekg(end - 1);
-    if (!in.get(c)) return internal_error(file + ": cannot read");
-    if (c == '\n') break;
-  }
-  in.close();
-  std::error_code error;
-  if (end < size) fs::resize_file(file, static_cast<uintmax_t>(end), error);
-  if (error) return internal_error(file + ": cannot cut: " + error.message());
-  return {};
-}
-
 RunLock::~RunLock() {
   if (fd_ < 0) return;
   unlink(file_.c_str());  // before the lock goes: the next owner's file must stay

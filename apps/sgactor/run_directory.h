@@ -44,10 +44,6 @@ Status create_run(const RunDirectory& run);
 /// object with a step.
 Result<int64_t> truncate_steps(const std::string& file, int64_t last_step);
 
-/// Cuts what stands behind the last newline of an append-only file: a line that a crash left
-/// unfinished would be glued to the next. A missing file is fine. Errors: kInternal.
-Status cut_unfinished_line(const std::string& file);
-
 /// The one writer of a run directory: an exclusive flock on RUN/lock, which holds the owner's pid.
 /// Held until destruction, which also removes the file; a process that dies frees it too.
 class RunLock {

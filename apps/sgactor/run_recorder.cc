@@ -5,6 +5,7 @@
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
 #include "graph/base/units.h"
+#include "transport/storage/run_files.h"
 
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -37,7 +38,7 @@ double tokens_per_second(const actors::StepReport& r) {
 }
 
 Status open_append(std::ofstream& out, const std::string& file) {
-  SGA_TRY(cut_unfinished_line(file));
+  SGA_TRY(transport::cut_unfinished_line(file));
   out.open(file, std::ios::binary | std::ios::app);
   if (out) return {};
   return make_status(Code::kInternal, file + ": cannot write: " + std::strerror(errno));

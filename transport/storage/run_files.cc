@@ -2,7 +2,10 @@
 
 #include "transport/storage/file_system.h"
 
+#include <filesystem>
+#include <fstream>
 #include <span>
+#include <system_error>
 
 namespace sgactor::transport {
 
@@ -25,6 +28,23 @@ Status append_line(const std::string& path, std::string_view line, bool durable)
   if (durable) SGA_TRY(file->sync());
   SGA_TRY(file->close());
   if (durable && !before.exists) return files.sync_directory(parent_directory(path));
+  return {};
+}
+
+Status cut_unfinished_line(const std::string& path) {
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  if (!in) return {};
+  const auto size = static_cast<int64_t>(in.tellg());
+  int64_t end = size;
+  for (char c = 0; end > 0; --end) {
+    in.seekg(end - 1);
+    if (!in.get(c)) return internal_error(path + ": cannot read");
+    if (c == '\n') break;
+  }
+  in.close();
+  std::error_code error;
+  if (end < size) std::filesystem::resize_file(path, static_cast<uintmax_t>(end), error);
+  if (error) return internal_error(path + ": cannot cut: " + error.message());
   return {};
 }
 

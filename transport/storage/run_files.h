@@ -22,6 +22,10 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes = int64
 /// line survives a power cut when the call returns.
 Status append_line(const std::string& path, std::string_view line, bool durable = false);
 
+/// Cuts what stands behind the last newline of an append-only file: a line that a crash left
+/// unfinished would be glued to the next. A missing file is fine.
+Status cut_unfinished_line(const std::string& path);
+
 /// Makes a directory and the parents it lacks. Ok if it is there.
 Status make_dirs(const std::string& path);
 
