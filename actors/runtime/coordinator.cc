@@ -561,13 +561,13 @@ void on_snapshot_written(Self self, const SnapshotWritten& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "snapshot_written", msg.step);
   const bool asked = s.writing && s.writing->step == msg.step;
-  const bool may_fail = asked ? s.writing_mirror : s.has_rank(msg.rank);  // else it was given up
-  if (!msg.status.ok() && !may_fail) return end_run(self, msg.status);
   if (!s.has_rank(msg.rank)) {
     return end_run(self, internal_error("a snapshot of a rank that does not exist"));
   }
+  // One that is no longer asked for was given up, and may have failed.
+  if (!msg.status.ok() && asked && !s.writing_mirror) return end_run(self, msg.status);
   s.writers_busy.erase(msg.rank);
-  if (!s.writing || s.writing->step != msg.step) return on_writer_free(self, msg.rank);
+  if (!asked) return on_writer_free(self, msg.rank);
   std::optional<std::string>& part = s.parts[static_cast<size_t>(msg.rank)];
   if (part) return;
   part = msg.part;

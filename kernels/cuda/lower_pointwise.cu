@@ -280,25 +280,26 @@ const Op* product_beside(const Lowering& low, const Op& gradient) {
   return &body.op(product);
 }
 
+/// The gradient that `product` is made with: the first that may be. nullptr: there is none.
+const Op* gradient_beside(const Lowering& low, const Op& product) {
+  for (const Op& gradient : low.body().ops()) {
+    if (gradient.kind == OpKind::kSwigluGrad && !is_rounded_when_made(low, gradient) &&
+        product_beside(low, gradient) == &product) {
+      return &gradient;
+    }
+  }
+  return nullptr;
+}
+
 /// swiglu and its gradient, each alone or both by one kernel.
 Status lower_swiglu(Lowering& low, const Op& op) {
-  // The gradient that a product is made with: the first that may be.
-  const auto beside = [&](const Op& product) -> const Op* {
-    for (const Op& gradient : low.body().ops()) {
-      if (gradient.kind == OpKind::kSwigluGrad && !is_rounded_when_made(low, gradient) &&
-          product_beside(low, gradient) == &product) {
-        return &gradient;
-      }
-    }
-    return nullptr;
-  };
   if (op.kind == OpKind::kSwiglu) {
-    const Op* gradient = beside(op);
+    const Op* gradient = gradient_beside(low, op);
     if (gradient == nullptr) return add_binary<OpKind::kSwiglu>(low, op);
     return add_swiglu_grad(low, *gradient, op.results[0]);
   }
   const Op* product = product_beside(low, op);
-  const bool is_made = product != nullptr && beside(*product) == &op;
+  const bool is_made = product != nullptr && gradient_beside(low, *product) == &op;
   return is_made ? Status() : add_swiglu_grad(low, op, graph::kNoValue);
 }
 

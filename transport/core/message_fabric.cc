@@ -340,8 +340,9 @@ void MessageFabric::retire(std::unique_ptr<Link> link) {
   retired_.push_back(std::move(link));
   if (retired_.size() > 1) return;
   progress_->post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.lock()) return;
     // A link's end may move other links on, which may retire meanwhile.
-    if (alive.lock()) std::exchange(retired_, {}).clear();
+    const auto gone = std::exchange(retired_, {});
   });
 }
 
