@@ -107,14 +107,18 @@ struct Outcome {
   RecordingObserver observer;
 };
 
-void run(const TrainingRig& rig, Strategy strategy, Outcome& out, bool hidden = false) {
+/// On a rig of its own: the end of a run closes its generation on the rig's collectives, where work
+/// is under way yet.
+void run(const Case& c, Strategy strategy, Outcome& out, bool hidden = false) {
+  const auto rig = create_rig(c);
+  ASSERT_NE(rig, nullptr);
   auto chosen = ChosenStrategy::create(std::move(strategy), {});
   ASSERT_TRUE(chosen.ok()) << chosen.status().to_string();
   TrainingSpec spec;
   spec.last_step = 4;
   spec.behaviours = *chosen;
-  HiddenBackend hiding(*rig.backend);
-  TrainingInputs inputs = rig.inputs(&out.observer);
+  HiddenBackend hiding(*rig->backend);
+  TrainingInputs inputs = rig->inputs(&out.observer);
   if (hidden) inputs.backend = &hiding;
   out.status = run_training(spec, inputs).status();
 }
@@ -133,11 +137,8 @@ TEST_P(SummingStrategy, KeepsEveryBit) {
   const auto expected = rig->run_without_actors(4);
   ASSERT_TRUE(expected.ok()) << expected.status().to_string();
   for (const bool hidden : {false, true}) {
-    // The end of a run closes its generation on the rig's collectives, where work is under way yet.
-    const auto fresh = create_rig(GetParam());
-    ASSERT_NE(fresh, nullptr);
     Outcome out;
-    run(*fresh, transforming(sum), out, hidden);
+    run(GetParam(), transforming(sum), out, hidden);
     ASSERT_TRUE(out.status.ok()) << out.status.to_string();
     EXPECT_EQ(bits(losses(out.observer.steps)), bits(expected->losses)) << hidden;
     EXPECT_EQ(bits(grad_norms(out.observer.steps)), bits(expected->grad_norms)) << hidden;
@@ -145,28 +146,25 @@ TEST_P(SummingStrategy, KeepsEveryBit) {
 }
 
 TEST(ChannelTransform, OutputsAreWhatTheOptimizerSees) {
-  const auto rig = create_rig({"dp2", {1, 2, 1}});
-  ASSERT_NE(rig, nullptr);
   Outcome out;
-  run(*rig, transforming([](const RankFacts&, const Reduction& reduction, DpGroup&) {
-    for (const ReducedTensor& t : reduction.tensors)
-      std::fill(t.output.begin(), t.output.end(), 0.0F);
-    return Status();
-  }),
+  run({"dp2", {1, 2, 1}}, transforming([](const RankFacts&, const Reduction& reduction, DpGroup&) {
+        for (const ReducedTensor& t : reduction.tensors)
+          std::fill(t.output.begin(), t.output.end(), 0.0F);
+        return Status();
+      }),
       out);
   ASSERT_TRUE(out.status.ok()) << out.status.to_string();
   for (const StepReport& step : out.observer.steps) EXPECT_EQ(step.grad_norm, 0.0F);
 }
 
 TEST(ChannelTransform, ErrorOfOneRankEndsTheRun) {
-  const auto rig = create_rig({"dp4", {1, 4, 1}});
-  ASSERT_NE(rig, nullptr);
   Outcome out;
-  run(*rig, transforming([](const RankFacts& rank, const Reduction& reduction, DpGroup& group) {
-    // The others wait for this one, which never comes.
-    if (rank.dp == 2 && reduction.step == 3) return unsupported("no third step");
-    return sum(rank, reduction, group);
-  }),
+  run({"dp4", {1, 4, 1}},
+      transforming([](const RankFacts& rank, const Reduction& reduction, DpGroup& group) {
+        // The others wait for this one, which never comes.
+        if (rank.dp == 2 && reduction.step == 3) return unsupported("no third step");
+        return sum(rank, reduction, group);
+      }),
       out);
   EXPECT_EQ(out.status.code(), Code::kUnsupported) << out.status.to_string();
   EXPECT_NE(out.status.message().find("strategy \"test\": no third step"), std::string::npos)
@@ -176,12 +174,10 @@ TEST(ChannelTransform, ErrorOfOneRankEndsTheRun) {
 }
 
 TEST(ChannelTransform, ExceptionEndsTheRun) {
-  const auto rig = create_rig({"dp2", {1, 2, 1}});
-  ASSERT_NE(rig, nullptr);
   Outcome out;
-  run(*rig, transforming([](const RankFacts&, const Reduction&, DpGroup&) -> Status {
-    throw std::runtime_error("out of luck");
-  }),
+  run({"dp2", {1, 2, 1}}, transforming([](const RankFacts&, const Reduction&, DpGroup&) -> Status {
+        throw std::runtime_error("out of luck");
+      }),
       out);
   EXPECT_EQ(out.status.code(), Code::kInternal);
   EXPECT_NE(out.status.message().find("strategy \"test\" threw: out of luck"), std::string::npos)
@@ -198,21 +194,19 @@ TEST(StepBehaviour, SeesParametersAndWaitsForItsGroup) {
     std::mutex mutex;
     std::map<std::string, std::vector<float>> last;  // of rank 3
     std::map<int64_t, int> calls;
-    const auto fresh = create_rig(c);
-    ASSERT_NE(fresh, nullptr);
     Outcome out;
-    run(*fresh, stepping([&](const RankFacts& rank, const StepBoundary& boundary) {
-      // A broadcast of what is equal changes nothing.
-      for (const ParameterView& p : boundary.parameters) {
-        if (boundary.group != nullptr) SGA_TRY(boundary.group->broadcast(p.values, 1));
-      }
-      const std::lock_guard lock(mutex);
-      ++calls[boundary.step];
-      if (rank.rank != 3) return Status();
-      for (const ParameterView& p : boundary.parameters)
-        last[p.name].assign(p.values.begin(), p.values.end());
-      return Status();
-    }),
+    run(c, stepping([&](const RankFacts& rank, const StepBoundary& boundary) {
+          // A broadcast of what is equal changes nothing.
+          for (const ParameterView& p : boundary.parameters) {
+            if (boundary.group != nullptr) SGA_TRY(boundary.group->broadcast(p.values, 1));
+          }
+          const std::lock_guard lock(mutex);
+          ++calls[boundary.step];
+          if (rank.rank != 3) return Status();
+          for (const ParameterView& p : boundary.parameters)
+            last[p.name].assign(p.values.begin(), p.values.end());
+          return Status();
+        }),
         out, hidden);
     ASSERT_TRUE(out.status.ok()) << out.status.to_string();
     EXPECT_EQ(bits(losses(out.observer.steps)), bits(expected->losses)) << hidden;
@@ -227,18 +221,14 @@ TEST(StepBehaviour, SeesParametersAndWaitsForItsGroup) {
 }
 
 TEST(StepBehaviour, WritesReachTheNextStep) {
-  const auto rig = create_rig({"dp2", {1, 2, 1}});
-  ASSERT_NE(rig, nullptr);
   for (const bool hidden : {false, true}) {
-    const auto fresh = create_rig({"dp2", {1, 2, 1}});
-    ASSERT_NE(fresh, nullptr);
     Outcome out;
     // Logits of zeros say nothing: the loss is that of a guess.
-    run(*fresh, stepping([](const RankFacts&, const StepBoundary& boundary) {
-      for (const ParameterView& p : boundary.parameters)
-        std::fill(p.values.begin(), p.values.end(), 0.0F);
-      return Status();
-    }),
+    run({"dp2", {1, 2, 1}}, stepping([](const RankFacts&, const StepBoundary& boundary) {
+          for (const ParameterView& p : boundary.parameters)
+            std::fill(p.values.begin(), p.values.end(), 0.0F);
+          return Status();
+        }),
         out, hidden);
     ASSERT_TRUE(out.status.ok()) << out.status.to_string();
     ASSERT_EQ(out.observer.steps.size(), 4U);
@@ -248,14 +238,13 @@ TEST(StepBehaviour, WritesReachTheNextStep) {
 }
 
 TEST(StepBehaviour, ErrorOfOneRankEndsTheRun) {
-  const auto rig = create_rig({"dp4", {1, 4, 1}});
-  ASSERT_NE(rig, nullptr);
   Outcome out;
-  run(*rig, stepping([](const RankFacts& rank, const StepBoundary& boundary) -> Status {
-    if (boundary.group == nullptr) return {};
-    if (rank.dp == 1 && boundary.step == 2) throw std::runtime_error("thrown by rank 1");
-    return boundary.group->barrier();
-  }),
+  run({"dp4", {1, 4, 1}},
+      stepping([](const RankFacts& rank, const StepBoundary& boundary) -> Status {
+        if (boundary.group == nullptr) return {};
+        if (rank.dp == 1 && boundary.step == 2) throw std::runtime_error("thrown by rank 1");
+        return boundary.group->barrier();
+      }),
       out);
   EXPECT_EQ(out.status.code(), Code::kInternal) << out.status.to_string();
   EXPECT_NE(out.status.message().find("strategy \"test\" threw: thrown by rank 1"),
