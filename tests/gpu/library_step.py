@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The best library kernels of a Llama's training step, one after the other as a step has them: the bound of a runtime that adds nothing, on a card as warm as a training step makes it.
 
-usage: library_step.py [--model 1b] [--batch 8] [--seq 4096] [--steps 20] [--dtype bf16|fp8]
+usage: library_step.py [--model 1b] [--batch 8] [--seq 4096] [--steps 20] [--dtype bf16|fp8] [--apart]
 
 A sum of kernels that were timed one at a time is lower than any step of them can be: alone each finds a cool card, and a card that is limited by its power runs slower when it never rests. This
-prints both: `sum_ms`, each kernel timed alone, and `step_ms`, the median of whole steps in a row. Products are torch.mm (cuBLASLt, its default choice) with q, k, v and gate, up joined, attention is
+prints both: `sum_ms`, each kernel timed alone, and `step_ms`, the median of whole steps in a row. Products are torch.mm (cuBLASLt, its default choice) with q, k, v and gate, up joined (--apart: a product each), attention is
 cuDNN's by PyTorch, and memory-bound work is one copy of as many bytes as a fused runtime must move. A line of JSON on standard output. Needs PyTorch with CUDA.
 """
 import argparse
@@ -96,14 +96,20 @@ def main():
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16")
+    parser.add_argument("--apart", action="store_true", help="a product each for q, k, v, gate and up")
     args = parser.parse_args()
     torch.manual_seed(0)
     dim, layers, heads, kv_heads, ff, vocabulary, parameters = MODELS[args.model]
     head_dim, rows = dim // heads, args.batch * args.seq
     eight_bits = args.dtype == "fp8"
 
-    products = [Product(rows, dim, (heads + 2 * kv_heads) * head_dim, eight_bits), Product(rows, heads * head_dim, dim, eight_bits),
-                Product(rows, dim, 2 * ff, eight_bits), Product(rows, ff, dim, eight_bits)]
+    def joined(*widths):  # products of one input
+        return [Product(rows, dim, width, eight_bits) for width in (widths if args.apart else [sum(widths)])]
+
+    qkv = joined(heads * head_dim, kv_heads * head_dim, kv_heads * head_dim)
+    o = [Product(rows, heads * head_dim, dim, eight_bits)]
+    gate_up = joined(ff, ff)
+    down = [Product(rows, ff, dim, eight_bits)]
     head = Product(rows // HEAD_BLOCKS, dim, vocabulary, False)  # in bf16 in both
     q = torch.randn(args.batch, heads, args.seq, head_dim, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     k = torch.randn(args.batch, kv_heads, args.seq, head_dim, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -137,10 +143,11 @@ def main():
 
         def step():
             for _ in range(layers):
-                products[0].forward()
+                for product in qkv:
+                    product.forward()
                 with torch.no_grad():
                     attention()
-                for product in products[1:]:
+                for product in o + gate_up + down:
                     product.forward()
                 move(layer_bytes / 3)
             for _ in range(HEAD_BLOCKS):
@@ -148,16 +155,17 @@ def main():
                 move(head_bytes / HEAD_BLOCKS)
                 head.gradients()
             for _ in range(layers):
-                for product in reversed(products[1:]):
+                for product in down + gate_up + o:
                     product.gradients()
                 attention_gradient()
-                products[0].gradients()
+                for product in qkv:
+                    product.gradients()
                 move(layer_bytes * 2 / 3)
             move(update_bytes)
 
         alone = {}
-        for name, work, times in [("qkv", products[0], layers), ("o", products[1], layers), ("gate_up", products[2], layers), ("down", products[3], layers), ("head", head, HEAD_BLOCKS)]:
-            for direction in (work.forward, work.gradients):
+        for name, works, times in [("qkv", qkv, layers), ("o", o, layers), ("gate_up", gate_up, layers), ("down", down, layers), ("head", [head], HEAD_BLOCKS)]:
+            for direction in [f for work in works for f in (work.forward, work.gradients)]:
                 direction()
                 alone[name] = alone.get(name, 0) + times * timed_ms(direction, 8)
                 time.sleep(0.5)  # cool, as a kernel that is timed alone is
@@ -173,7 +181,7 @@ def main():
 
         step_ms, (watts, clock) = power_and_clock(steps)
     sum_ms = sum(alone.values())
-    print(json.dumps({"model": args.model, "dtype": args.dtype, "sum_ms": round(sum_ms, 1), "step_ms": round(step_ms, 1), "step_over_sum": round(step_ms / sum_ms, 3), "watts": watts, "mhz": clock,
+    print(json.dumps({"model": args.model, "dtype": args.dtype, "apart": args.apart, "sum_ms": round(sum_ms, 1), "step_ms": round(step_ms, 1), "step_over_sum": round(step_ms / sum_ms, 3), "watts": watts, "mhz": clock,
                       **{name: round(ms, 1) for name, ms in alone.items()}}))
 
 
