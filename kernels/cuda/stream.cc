@@ -35,12 +35,14 @@ int64_t now_ns() {
       .count();
 }
 
-/// Owns a CUDA event. Recorded by a stream's thread; others learn of that through `recorded`.
+/// Owns a CUDA event. Recorded by a stream's thread; others learn of that through `recorded`, and
+/// through `failure` that it could not be: then the event is null and is never reached.
 struct EventState {
   cudaEvent_t event = nullptr;
   std::mutex mutex;
   std::condition_variable changed;
   bool recorded = false;
+  Status failure;
 
   EventState() = default;
   EventState(const EventState&) = delete;
@@ -48,16 +50,18 @@ struct EventState {
   ~EventState() {
     if (event != nullptr) cudaEventDestroy(event);
   }
-  void set_recorded() {
+  void set_recorded(Status outcome) {
     {
       const std::lock_guard lock(mutex);
       recorded = true;
+      failure = std::move(outcome);
     }
     changed.notify_all();
   }
-  void wait_recorded() {
+  Status wait_recorded() {
     std::unique_lock lock(mutex);
     changed.wait(lock, [this] { return recorded; });
+    return failure;
   }
 };
 
@@ -69,7 +73,7 @@ class CudaEvent final : public Event {
       const std::lock_guard lock(state_->mutex);
       if (!state_->recorded) return false;
     }
-    return state_->event == nullptr || cudaEventQuery(state_->event) != cudaErrorNotReady;
+    return state_->event != nullptr && cudaEventQuery(state_->event) == cudaSuccess;
   }
   [[nodiscard]] const std::shared_ptr<EventState>& state() const { return state_; }
 
@@ -312,14 +316,17 @@ class CudaStream final : public Stream {
       item.sink = command.sink;
       item.token = command.token;
       if (command.kind == Command::Kind::kRecord) {
-        record_event(*command.event);
+        // Also behind a failure, so that nobody waits for ever.
+        const Status recorded = record_event(*command.event);
+        if (failure_.ok()) failure_ = recorded;
         item.event = std::move(command.event);
+        item.status = failure_;
       } else if (command.kind == Command::Kind::kWait) {
-        command.event->wait_recorded();
-        if (command.event->event != nullptr) cudaStreamWaitEvent(stream_, command.event->event, 0);
-        item.event = std::move(command.event);
+        const Status passed = wait_event(*command.event);
+        if (failure_.ok()) failure_ = passed;
+        item.status = failure_;
         // Only kept alive until here: its own stream sees it through.
-        item.event.reset();
+        command.event.reset();
       } else if (is_small_fill(command)) {
         fill_with_followers(command, item.enqueued_ns);
         continue;
@@ -359,17 +366,28 @@ class CudaStream final : public Stream {
     }
   }
 
-  void record_event(EventState& state) {
+  Status record_event(EventState& state) {
     cudaEvent_t event = nullptr;
-    if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync) ==
-        cudaSuccess) {
-      if (cudaEventRecord(event, stream_) == cudaSuccess) {
+    Status outcome = cuda_status(
+        cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+    if (outcome.ok()) {
+      outcome = cuda_status(cudaEventRecord(event, stream_));
+      if (outcome.ok()) {
         state.event = event;
       } else {
         cudaEventDestroy(event);
       }
     }
-    state.set_recorded();
+    outcome = outcome.with_context("an event is not recorded");
+    state.set_recorded(outcome);
+    return outcome;
+  }
+
+  /// What comes behind must not run before the event, so not at all if there will be none.
+  Status wait_event(EventState& state) {
+    SGA_TRY(state.wait_recorded());
+    return cuda_status(cudaStreamWaitEvent(stream_, state.event, 0))
+        .with_context("an event is not waited for");
   }
 
   Status mark_end(Pending& item) {
@@ -400,9 +418,15 @@ class CudaStream final : public Stream {
     Status sticky = device_->use();
     Pending item;
     while (pending_.pop(item)) {
-      if (item.event != nullptr && item.event->event != nullptr)
-        static_cast<void>(wait_for(item.event->event, kSpinNs));
-      if (item.sink != nullptr) complete(item, sticky);
+      if (item.event != nullptr && item.event->event != nullptr) {
+        const Status reached = cuda_status(wait_for(item.event->event, kSpinNs));
+        if (sticky.ok()) sticky = reached;
+      }
+      if (item.sink != nullptr) {
+        complete(item, sticky);
+      } else if (sticky.ok()) {
+        sticky = item.status;
+      }
       item.event.reset();
       {
         const std::lock_guard lock(done_mutex_);
