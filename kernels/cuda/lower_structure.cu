@@ -3,6 +3,7 @@
 #include "kernels/cuda/body_places.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
+#include "kernels/cuda/row_copies.h"
 
 #include <algorithm>
 #include <cstring>
@@ -122,17 +123,30 @@ AxisView axis_view(const Shape& shape, int64_t axis) {
   return v;
 }
 
+Status copy_bytes(const Frame& f, std::byte* to, const std::byte* from, int64_t bytes) {
+  return cuda_status(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, f.stream));
+}
+
 /// Copies rows of `width` bytes between two pitches.
 Status copy_rows(const Frame& f, std::byte* to, int64_t to_pitch, const std::byte* from,
                  int64_t from_pitch, int64_t width, int64_t rows) {
-  if (width == 0 || rows == 0) return {};
-  if (rows == 1 || (width == to_pitch && width == from_pitch)) {
-    return cuda_status(cudaMemcpyAsync(to, from, static_cast<size_t>(width * rows),
-                                       cudaMemcpyDeviceToDevice, f.stream));
+  switch (row_copy(rows, width, to_pitch, from_pitch)) {
+    case RowCopy::kNone:
+      return {};
+    case RowCopy::kOne:
+      return copy_bytes(f, to, from, width * rows);
+    case RowCopy::kPitched:
+      return cuda_status(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from,
+                                           static_cast<size_t>(from_pitch),
+                                           static_cast<size_t>(width), static_cast<size_t>(rows),
+                                           cudaMemcpyDeviceToDevice, f.stream));
+    case RowCopy::kEach:
+      for (int64_t i = 0; i < rows; ++i)
+        SGA_TRY(copy_bytes(f, to + i * to_pitch, from + i * from_pitch, width));
+      return {};
   }
-  return cuda_status(cudaMemcpy2DAsync(
-      to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
-      static_cast<size_t>(width), static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, f.stream));
+  return {};
 }
 
 /// Small parts that one launch puts behind one another: a copy of its own each takes longer to
@@ -223,8 +237,7 @@ Status lower_reshape(Lowering& low, const Op& op) {
   const int64_t bytes = low.type(y).bytes();
   low.add([=](const Frame& f) -> Status {
     if (f.values[x] == f.values[y] || bytes == 0) return {};
-    return cuda_status(cudaMemcpyAsync(f.values[y], f.values[x], static_cast<size_t>(bytes),
-                                       cudaMemcpyDeviceToDevice, f.stream));
+    return copy_bytes(f, f.values[y], f.values[x], bytes);
   });
   return {};
 }
