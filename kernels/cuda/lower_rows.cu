@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -142,6 +143,7 @@ Status lower_softmax(Lowering& low, const Op& op) {
   const ValueId dy = is_grad ? op.operands[1] : x;
   const int64_t D = row_length(low.type(x));
   const int64_t rows = num_rows(low.type(x));
+  if (rows > std::numeric_limits<int32_t>::max()) return low.no_kernel(op);  // a block a row
   const bool known = by_float(low.type(x).dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     by_lanes<T>(D, [&](auto lanes) {
