@@ -1,9 +1,13 @@
 #include "kernels/cuda/matmul_table.h"
 
+#include "graph/base/log.h"
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -85,21 +89,146 @@ TEST_F(Table, AnAlteredRowIsNamed) {
   EXPECT_EQ(table.fingerprint(), "default");
 }
 
-TEST_F(Table, AFullDiskLeavesNoPartOfARow) {
+/// As long as it lives, files grow to `bytes` at most.
+class FullDisk {
+ public:
+  explicit FullDisk(uintmax_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    rlimit full = before_;
+    full.rlim_cur = bytes;
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+  ~FullDisk() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+/// As long as it lives, the process is nobody if it was root, who may write everything.
+class Nobody {
+ public:
+  Nobody() : before_(::geteuid()) {
+    if (before_ == 0) {
+      EXPECT_EQ(::seteuid(65534), 0);
+    }
+  }
+  Nobody(const Nobody&) = delete;
+  Nobody& operator=(const Nobody&) = delete;
+  ~Nobody() { EXPECT_EQ(::seteuid(before_), 0); }
+
+ private:
+  uid_t before_;
+};
+
+TEST_F(Table, AFullDiskIsOneWarningAndLeavesNoPartOfARow) {
+  log::reset_warnings();
   MatmulTable table("gpu");
   ASSERT_TRUE(table.open(file_).ok());
+  ASSERT_EQ(table.add("known", 2).value(), 2);
+  const std::string fingerprint = table.fingerprint();
   const std::string whole = text();
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  rlimit full = before;
-  full.rlim_cur = std::filesystem::file_size(file_) + 4;
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
-  const Result<int> added = table.add("product", 3);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_FALSE(added.ok());
+  {
+    const FullDisk full(std::filesystem::file_size(file_) + 4);
+    EXPECT_TRUE(table.measures());
+    // The next run would measure anew: what cannot be kept is not used.
+    const Result<int> added = table.add("product", 3);
+    ASSERT_TRUE(added.ok()) << added.status().to_string();
+    EXPECT_EQ(*added, 0);
+    EXPECT_FALSE(table.measures());
+    EXPECT_EQ(table.add("other", 3).value(), 0);
+  }
+  EXPECT_EQ(log::num_warnings(), 1);
+  log::reset_warnings();
   EXPECT_EQ(text(), whole);
+  EXPECT_EQ(table.add("known", 5).value(), 2);
+  EXPECT_EQ(table.find("product"), 0);
+  EXPECT_EQ(table.fingerprint(), fingerprint);
+}
+
+TEST_F(Table, AFullDiskAtTheStartMeasuresNothing) {
+  log::reset_warnings();
+  MatmulTable table("gpu");
+  append("another gpu|file|1\n");
+  const FullDisk full(std::filesystem::file_size(file_));
+  ASSERT_TRUE(table.open(file_).ok());
+  EXPECT_FALSE(table.measures());
+  EXPECT_EQ(table.fingerprint(), "default");
+  EXPECT_EQ(log::num_warnings(), 1);
+  log::reset_warnings();
+}
+
+TEST_F(Table, AFileThatCanOnlyBeReadIsRead) {
+  {
+    MatmulTable writer("gpu");
+    ASSERT_TRUE(writer.open(file_).ok());
+    ASSERT_TRUE(writer.add("p", 3).ok());
+  }
+  append("gpu|torn");
+  const std::string whole = text();
+  std::filesystem::permissions(file_, std::filesystem::perms(0444));
+  log::reset_warnings();
+  MatmulTable table("gpu");
+  MatmulTable again("gpu");
+  MatmulTable stranger("another gpu");
+  {
+    const Nobody nobody;
+    if (text().empty()) GTEST_SKIP() << "nobody may read " << file_;
+    const Status opened = table.open(file_);
+    ASSERT_TRUE(opened.ok()) << opened.to_string();
+    ASSERT_TRUE(again.open(file_).ok());
+    ASSERT_TRUE(stranger.open(file_).ok());
+  }
+  EXPECT_EQ(log::num_warnings(), 3) << "one a table";
+  log::reset_warnings();
+  EXPECT_EQ(table.find("p"), 3);
+  EXPECT_FALSE(table.measures());
+  EXPECT_EQ(table.add("p", 5).value(), 3);
+  EXPECT_EQ(table.add("q", 5).value(), 0);
+  EXPECT_EQ(text(), whole);
+  // Rows that others add do not change what this one computes: it is known by its rows.
+  EXPECT_EQ(table.fingerprint(), again.fingerprint());
+  EXPECT_TRUE(table.fingerprint().starts_with("tuned-rows-")) << table.fingerprint();
+  EXPECT_EQ(stranger.fingerprint(), "default");
+}
+
+TEST_F(Table, ATableThatIsSpoiledMeanwhileIsOneWarning) {
+  log::reset_warnings();
+  MatmulTable table("gpu");
+  ASSERT_TRUE(table.open(file_).ok());
+  append("nonsense\n");
+  EXPECT_EQ(table.add("p", 3).value(), 0);
+  EXPECT_EQ(table.add("q", 3).value(), 0);
+  EXPECT_EQ(log::num_warnings(), 1);
+  log::reset_warnings();
+}
+
+TEST_F(Table, OfTheDefaultFileItIsLoggedThatItCannotBeUsed) {
+  const char* known = std::getenv("XDG_CACHE_HOME");
+  const std::string before = known != nullptr ? known : "";
+  const std::string cache = testing::TempDir() + "/sga_matmul_cache_test";
+  ::setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+  const std::string file = default_matmul_file();
+  std::filesystem::create_directories(file);  // a folder in its place
+  log::reset_warnings();
+  MatmulTable table("gpu");
+  const Status opened = table.open(file);
+  EXPECT_EQ(opened.code(), Code::kInvalidArgument);
+  EXPECT_FALSE(table.measures());
+  EXPECT_EQ(table.fingerprint(), "default");
+  EXPECT_EQ(log::num_warnings(), 1);
+  log::reset_warnings();
+  // One that the user has named is an error, which says so itself.
+  std::filesystem::create_directories(file_);
+  EXPECT_FALSE(MatmulTable("gpu").open(file_).ok());
+  EXPECT_EQ(log::num_warnings(), 0);
+  std::filesystem::remove_all(cache);
+  known != nullptr ? ::setenv("XDG_CACHE_HOME", before.c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
 }
 
 TEST_F(Table, ManyWritersAgree) {
