@@ -2,6 +2,8 @@
 #include "graph/base/status.h"
 #include "kernels/cuda/attention.h"
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 
 namespace sgactor::kernels::cuda {

@@ -1,7 +1,9 @@
 // Fused attention through cuDNN's graph API. The library is opened at run time, so that the module
 // starts without it. Letters as in attention.h.
+#include "graph/base/units.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/cudnn_status.h"
 
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <cudnn_frontend.h>
@@ -11,6 +13,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -32,19 +35,89 @@ constexpr const char* kBehind[] = {"libcudnn_graph.so.9", "libcudnn_heuristic.so
                                    "libcudnn_engines_runtime_compiled.so.9",
                                    "libcudnn_engines_precompiled.so.9"};
 
-bool open_cudnn() {
-  static std::once_flag once;
-  std::call_once(once, [] { fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL); });
-  return fe::cudnn_dlhandle != nullptr;
+/// Why the library is not there; empty if it is. Opens it, once.
+const std::string& missing_cudnn() {
+  static const std::string why = [] {
+    fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+    if (fe::cudnn_dlhandle != nullptr) return std::string();
+    const char* said = dlerror();
+    return std::string(said != nullptr ? said : "libcudnn.so.9 is not there");
+  }();
+  return why;
 }
+bool open_cudnn() { return missing_cudnn().empty(); }
 
 /// For measurements only: what determinism costs. The bits then differ from run to run.
 bool atomics_allowed() { return std::getenv("SGACTOR_CUDA_ATTENTION_ATOMICS") != nullptr; }
 
+/// As cudnn_failure; takes the runtime's own error along, which else our next launch would report.
+Status failed(std::string text, bool has_no_kernel) {
+  if (const cudaError_t left = cudaGetLastError(); left != cudaSuccess)
+    text += std::string("; ") + cudaGetErrorName(left);
+  const Status status = cudnn_failure(text, has_no_kernel);
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  if (status.code() != Code::kOutOfMemory ||
+      cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+    return status;
+  return cudnn_failure(text + "; " + format_bytes(static_cast<int64_t>(free_bytes)) + " of " +
+                           format_bytes(static_cast<int64_t>(total_bytes)) + " free",
+                       has_no_kernel);
+}
+
+Status status_of(cudnnStatus_t s, const char* what) {
+  if (s == CUDNN_STATUS_SUCCESS) return {};
+  return failed(std::string(what) + ": " + fe::detail::get_error_string(s), false);
+}
+
 Status fe_status(fe::error_t e) {
   if (e.is_good()) return {};
-  return unsupported("cuda: cudnn: " + e.get_message());
+  const fe::error_code_t code = e.get_code();
+  return failed(e.get_message(),
+                code == fe::error_code_t::GRAPH_NOT_SUPPORTED ||
+                    code == fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED);
 }
+
+/// Of what the front end throws: the library lacks a function, or the node such a shape.
+Status exception_status(const std::exception& e) {
+  const std::string_view text = e.what();
+  return failed(e.what(), text.starts_with("Unable to find symbol") ||
+                              text.starts_with("No suitable implementation"));
+}
+
+/// The front end's graph, which does not pass on why the library names no kernels.
+class Graph : public fe::graph::Graph {
+ public:
+  /// Asks the library for its kernels, best first.
+  Status find_kernels() {
+    const std::vector<fe::HeurMode_t> modes = {fe::HeurMode_t::A};
+    fe::error_t e = create_execution_plans(modes);
+    if (e.get_code() != fe::error_code_t::HEURISTIC_QUERY_FAILED || operation_graph == nullptr)
+      return fe_status(e);
+    fe::EngineConfigList found;
+    const std::vector<cudnnStatus_t> again =
+        fe::get_heuristics_list(modes, *operation_graph, fe::allowAllConfig, found, true);
+    const cudnnStatus_t said = again.empty() ? CUDNN_STATUS_INTERNAL_ERROR : again.front();
+    if (said == CUDNN_STATUS_SUCCESS && found.empty())
+      return unsupported("cuda: cudnn: " + e.get_message());
+    return failed(e.get_message() + "; asked again: " + fe::detail::get_error_string(said), false);
+  }
+
+  /// Takes the first of them that the library can build, as build_plans would, which however goes
+  /// on to the next one, of other bits, for any failure.
+  Status build_first(cudnnHandle_t handle) {
+    Status refused = unsupported("cuda: cudnn: no kernel");
+    for (int64_t i = 0; i < get_execution_plan_count(); ++i) {
+      Status built = fe_status(build_plan_at_index(i));
+      // That plan is then chosen: what is left is to make it ready to run.
+      if (built.ok())
+        return fe_status(build_plans(handle, fe::BuildPlanPolicy_t::HEURISTICS_CHOICE));
+      if (built.code() != Code::kUnsupported) return built;
+      refused = std::move(built);
+    }
+    return refused;
+  }
+};
 
 class CudnnAttention final : public FusedAttention {
  public:
@@ -57,8 +130,7 @@ class CudnnAttention final : public FusedAttention {
 
   Status build(const AttentionShape& s, bool gradient) {
     SGA_TRY(find_plans(s, gradient));
-    SGA_TRY(fe_status(graph_.check_support(handle_)));
-    SGA_TRY(fe_status(graph_.build_plans(handle_, fe::BuildPlanPolicy_t::HEURISTICS_CHOICE)));
+    SGA_TRY(graph_.build_first(handle_));
     SGA_TRY(fe_status(graph_.get_workspace_size(workspace_bytes_)));
     return {};
   }
@@ -66,8 +138,7 @@ class CudnnAttention final : public FusedAttention {
   /// The first part of build: asks the library which kernels it has, which it sets itself up for.
   Status find_plans(const AttentionShape& s, bool gradient) {
     gradient_ = gradient;
-    if (fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS)
-      return unsupported("cuda: cudnn: no handle");
+    SGA_TRY(status_of(fe::detail::create_handle(&handle_), "no handle"));
     graph_.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -78,12 +149,12 @@ class CudnnAttention final : public FusedAttention {
     }
     SGA_TRY(fe_status(graph_.validate()));
     SGA_TRY(fe_status(graph_.build_operation_graph(handle_)));
-    return fe_status(graph_.create_execution_plans({fe::HeurMode_t::A}));
+    return graph_.find_kernels();
   }
 
   [[nodiscard]] int64_t workspace_bytes() const override { return workspace_bytes_; }
 
-  Status run(cudaStream_t stream, const AttentionPointers& p, void* workspace) const override {
+  Status run(CUstream_st* stream, const AttentionPointers& p, void* workspace) const override {
     std::unordered_map<int64_t, void*> pack = {{kQ, const_cast<void*>(p.q)},
                                                {kK, const_cast<void*>(p.k)},
                                                {kV, const_cast<void*>(p.v)},
@@ -112,20 +183,25 @@ class CudnnAttention final : public FusedAttention {
  private:
   using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-  /// [B, T, heads, K] seen as [B, heads, T, K].
+  /// [B, T, heads, K] seen as [B, heads, T, K]; a token may have more heads than these.
+  static std::vector<int64_t> dims(const AttentionShape& s, bool queries) {
+    return {s.B, queries ? s.H : s.G, s.T, s.K};
+  }
+  static std::vector<int64_t> strides(const AttentionShape& s, bool queries) {
+    const int64_t in_row = queries ? s.H_row : s.G_row;
+    const int64_t heads = in_row > 0 ? in_row : queries ? s.H : s.G;
+    return {s.T * heads * s.K, s.K, heads * s.K, 1};
+  }
   static fe::graph::Tensor_attributes heads_first(const char* name, int64_t uid,
-                                                  const AttentionShape& s, int64_t heads) {
+                                                  const AttentionShape& s, bool queries) {
     return fe::graph::Tensor_attributes()
         .set_name(name)
         .set_uid(uid)
-        .set_dim({s.B, heads, s.T, s.K})
-        .set_stride({s.T * heads * s.K, s.K, heads * s.K, 1});
+        .set_dim(dims(s, queries))
+        .set_stride(strides(s, queries));
   }
-  static void place(const Tensor& t, int64_t uid, const AttentionShape& s, int64_t heads) {
-    t->set_output(true)
-        .set_uid(uid)
-        .set_dim({s.B, heads, s.T, s.K})
-        .set_stride({s.T * heads * s.K, s.K, heads * s.K, 1});
+  static void place(const Tensor& t, int64_t uid, const AttentionShape& s, bool queries) {
+    t->set_output(true).set_uid(uid).set_dim(dims(s, queries)).set_stride(strides(s, queries));
   }
   static fe::graph::Tensor_attributes stats(const AttentionShape& s) {
     return fe::graph::Tensor_attributes()
@@ -137,16 +213,16 @@ class CudnnAttention final : public FusedAttention {
   }
 
   void add_forward(const AttentionShape& s) {
-    const Tensor q = graph_.tensor(heads_first("q", kQ, s, s.H));
-    const Tensor k = graph_.tensor(heads_first("k", kK, s, s.G));
-    const Tensor v = graph_.tensor(heads_first("v", kV, s, s.G));
+    const Tensor q = graph_.tensor(heads_first("q", kQ, s, true));
+    const Tensor k = graph_.tensor(heads_first("k", kK, s, false));
+    const Tensor v = graph_.tensor(heads_first("v", kV, s, false));
     auto options = fe::graph::SDPA_attributes()
                        .set_name("attention")
                        .set_generate_stats(true)
                        .set_causal_mask(s.causal)
                        .set_attn_scale(static_cast<float>(s.scale));
     auto [o, lse] = graph_.sdpa(q, k, v, options);
-    place(o, kO, s, s.H);
+    place(o, kO, s, true);
     lse->set_output(true)
         .set_uid(kStats)
         .set_data_type(fe::DataType_t::FLOAT)
@@ -155,11 +231,11 @@ class CudnnAttention final : public FusedAttention {
   }
 
   void add_gradient(const AttentionShape& s) {
-    const Tensor q = graph_.tensor(heads_first("q", kQ, s, s.H));
-    const Tensor k = graph_.tensor(heads_first("k", kK, s, s.G));
-    const Tensor v = graph_.tensor(heads_first("v", kV, s, s.G));
-    const Tensor o = graph_.tensor(heads_first("o", kO, s, s.H));
-    const Tensor d_o = graph_.tensor(heads_first("do", kDo, s, s.H));
+    const Tensor q = graph_.tensor(heads_first("q", kQ, s, true));
+    const Tensor k = graph_.tensor(heads_first("k", kK, s, false));
+    const Tensor v = graph_.tensor(heads_first("v", kV, s, false));
+    const Tensor o = graph_.tensor(heads_first("o", kO, s, true));
+    const Tensor d_o = graph_.tensor(heads_first("do", kDo, s, true));
     const Tensor lse = graph_.tensor(stats(s));
     auto options = fe::graph::SDPA_backward_attributes()
                        .set_name("attention gradient")
@@ -167,14 +243,14 @@ class CudnnAttention final : public FusedAttention {
                        .set_attn_scale(static_cast<float>(s.scale))
                        .set_deterministic_algorithm(!atomics_allowed());
     auto [dq, dk, dv] = graph_.sdpa_backward(q, k, v, o, d_o, lse, options);
-    place(dq, kDq, s, s.H);
-    place(dk, kDk, s, s.G);
-    place(dv, kDv, s, s.G);
+    place(dq, kDq, s, true);
+    place(dk, kDk, s, false);
+    place(dv, kDv, s, false);
   }
 
   cudnnHandle_t handle_ = nullptr;
   mutable std::mutex mutex_;
-  mutable fe::graph::Graph graph_;
+  mutable Graph graph_;
   int64_t workspace_bytes_ = 0;
   bool gradient_ = false;
 };
@@ -183,13 +259,13 @@ class CudnnAttention final : public FusedAttention {
 
 Result<std::shared_ptr<const FusedAttention>> create_fused_attention(const AttentionShape& shape,
                                                                      bool gradient) {
-  if (!open_cudnn()) return unsupported("cuda: libcudnn.so.9 is not there");
+  if (!open_cudnn()) return unsupported("cuda: no cudnn: " + missing_cudnn());
   try {
     auto attention = std::make_shared<CudnnAttention>();
     SGA_TRY(attention->build(shape, gradient));
     return std::shared_ptr<const FusedAttention>(std::move(attention));
   } catch (const std::exception& e) {
-    return unsupported(std::string("cuda: cudnn: ") + e.what());
+    return exception_status(e);
   }
 }
 

@@ -5,12 +5,14 @@
 // S a key's time.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_backward.h"
+#include "kernels/cuda/attention_ranges.h"
 #include "kernels/cuda/kernel_math.cuh"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/row_loss.cuh"
 
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,21 +22,21 @@ namespace {
 using graph::Op;
 using graph::ValueId;
 
-/// About what the head's block of logits takes.
-constexpr int64_t kMostGradientWorkspace = 2 * kGiB;
 constexpr int kWarps = 4;
 constexpr int kLongestHead = 256;
 constexpr int kParts = kLongestHead / 32;
 
 struct View {
   AttentionShape s;
-  __device__ int64_t query(int64_t b, int64_t t, int64_t h) const {
+  __host__ __device__ int64_t query(int64_t b, int64_t t, int64_t h) const {
     return ((b * s.T + t) * s.H + h) * s.K;
   }
-  __device__ int64_t key(int64_t b, int64_t t, int64_t g) const {
+  __host__ __device__ int64_t key(int64_t b, int64_t t, int64_t g) const {
     return ((b * s.T + t) * s.G + g) * s.K;
   }
-  __device__ int64_t row(int64_t b, int64_t t, int64_t h) const { return (b * s.H + h) * s.T + t; }
+  __host__ __device__ int64_t row(int64_t b, int64_t t, int64_t h) const {
+    return (b * s.H + h) * s.T + t;
+  }
 };
 
 /// A lane's dot product of a row in shared memory with a row in device memory.
@@ -220,9 +222,38 @@ AttentionShape shape_of(const Lowering& low, const Op& op, ValueId q, ValueId k)
 
 unsigned warps(int64_t n) { return blocks_for(n, kWarps); }
 
-/// Whether cuDNN takes it; the shapes of its kernels are multiples of 8.
+/// Whether cuDNN's kernels are for it at all: shorter sequences are fast with plain ones.
 bool worth_asking(DType dtype, const AttentionShape& s) {
-  return dtype == DType::kBF16 && s.K % 8 == 0 && s.T >= 64 && s.B > 0;
+  return dtype == DType::kBF16 && s.T >= 64 && s.B > 0;
+}
+
+Result<std::shared_ptr<const FusedAttention>> find_fused(CudaDevice& device,
+                                                         const AttentionShape& s, bool gradient) {
+  if (s.K % 8 != 0) return unsupported("cuda: " + std::to_string(s.K) + " is no multiple of 8");
+  return device.attentions().get(s, gradient);
+}
+
+/// Before plain kernels take what cuDNN has `refused`. Errors: kUnsupported if they cannot.
+Status check_plain(Lowering& low, const Op& op, const AttentionShape& s, bool gradient,
+                   const Status& refused) {
+  if (s.K > kLongestHead)
+    return unsupported(low.no_kernel(op).message() + "; " + refused.message());
+  low.device().attentions().warn_plain(s, gradient, refused);
+  return {};
+}
+
+Status add_fused_forward(Lowering& low, const Op& op, const View& a) {
+  SGA_ASSIGN(const auto fused, find_fused(low.device(), a.s, false));
+  low.need_scratch(fused->workspace_bytes());
+  low.add([fused, in = op.operands, out = op.results](const Frame& frame) {
+    const AttentionPointers p{.q = frame.values[in[0]],
+                              .k = frame.values[in[1]],
+                              .v = frame.values[in[2]],
+                              .o = frame.values[out[0]],
+                              .lse = frame.values[out[1]]};
+    return fused->run(frame.stream, p, frame.scratch);
+  });
+  return {};
 }
 
 /// For measurements only: cuDNN's gradient in place of ours.
@@ -231,25 +262,64 @@ bool cudnn_gradient_wanted() {
   return wanted != nullptr && std::string_view(wanted) == "cudnn";
 }
 
-/// A gradient kernel of cuDNN for `batch` sequences at a time.
+/// A gradient kernel of cuDNN for a range of sequences and heads at a time.
 struct FusedGradient {
   std::shared_ptr<const FusedAttention> kernel;
-  int64_t batch = 0;
+  GradientRange range;
 };
 
-/// cuDNN's deterministic kernel keeps all of dP, T x T a head: as many sequences at a time as keep
-/// that small.
+/// cuDNN's deterministic kernel keeps all of dP, T x T a head.
 Result<FusedGradient> create_fused_gradient(CudaDevice& device, const AttentionShape& s) {
   FusedGradient out;
-  for (out.batch = s.B; out.batch >= 1; --out.batch) {
-    if (s.B % out.batch != 0) continue;
-    const int64_t dp_bytes = out.batch * s.H * s.T * s.T * 2;
-    if (dp_bytes <= kMostGradientWorkspace || out.batch == 1) break;
+  out.range = gradient_range(s.B, s.H, s.G, s.T, s.K);
+  if (out.range.batch == 0) {
+    return unsupported("cuda: cudnn's gradient of " + std::to_string(s.H / s.G) + " heads over " +
+                       std::to_string(s.T) + " tokens works in more than " +
+                       format_bytes(kMostGradientWorkspace));
   }
   AttentionShape piece = s;
-  piece.B = out.batch;
-  SGA_ASSIGN(out.kernel, device.attentions().get(piece, true));
+  piece.B = out.range.batch;
+  if (out.range.groups < s.G) {
+    piece.H = out.range.groups * (s.H / s.G);
+    piece.G = out.range.groups;
+    piece.H_row = s.H;
+    piece.G_row = s.G;
+  }
+  SGA_ASSIGN(out.kernel, find_fused(device, piece, true));
+  if (out.kernel->workspace_bytes() > kMostGradientWorkspace) {
+    return unsupported("cuda: cudnn's gradient works in " +
+                       format_bytes(out.kernel->workspace_bytes()) + ", the limit is " +
+                       format_bytes(kMostGradientWorkspace));
+  }
   return out;
+}
+
+Status add_fused_gradient(Lowering& low, const Op& op, const View& a) {
+  SGA_ASSIGN(const FusedGradient f, create_fused_gradient(low.device(), a.s));
+  low.need_scratch(f.kernel->workspace_bytes());
+  low.add([a, f, in = op.operands, out = op.results](const Frame& frame) -> Status {
+    constexpr int64_t kElement = 2;
+    constexpr int64_t kStat = 4;
+    for (int64_t b = 0; b < a.s.B; b += f.range.batch) {
+      for (int64_t g = 0; g < a.s.G; g += f.range.groups) {
+        const int64_t h = g * (a.s.H / a.s.G);
+        const int64_t q_at = a.query(b, 0, h) * kElement;
+        const int64_t k_at = a.key(b, 0, g) * kElement;
+        const AttentionPointers p{.q = frame.values[in[1]] + q_at,
+                                  .k = frame.values[in[2]] + k_at,
+                                  .v = frame.values[in[3]] + k_at,
+                                  .o = frame.values[in[4]] + q_at,
+                                  .lse = frame.values[in[5]] + a.row(b, 0, h) * kStat,
+                                  .d_o = frame.values[in[0]] + q_at,
+                                  .dq = frame.values[out[0]] + q_at,
+                                  .dk = frame.values[out[1]] + k_at,
+                                  .dv = frame.values[out[2]] + k_at};
+        SGA_TRY(f.kernel->run(frame.stream, p, frame.scratch));
+      }
+    }
+    return {};
+  });
+  return {};
 }
 
 void add_own_gradient(Lowering& low, const Op& op, const AttentionShape& s) {
@@ -280,20 +350,9 @@ Status lower_flash_attention(Lowering& low, const Op& op) {
   if (low.type(o).num_elements() == 0) return {};
   const DType dtype = low.type(o).dtype;
   if (worth_asking(dtype, a.s)) {
-    auto fused = low.device().attentions().get(a.s, false);
-    if (fused.ok()) {
-      low.need_scratch((*fused)->workspace_bytes());
-      low.add([=, f = *fused](const Frame& frame) {
-        const AttentionPointers p{.q = frame.values[in[0]],
-                                  .k = frame.values[in[1]],
-                                  .v = frame.values[in[2]],
-                                  .o = frame.values[o],
-                                  .lse = frame.values[lse]};
-        return f->run(frame.stream, p, frame.scratch);
-      });
-      return {};
-    }
-    if (fused.status().code() != Code::kUnsupported) return fused.status();
+    const Status added = add_fused_forward(low, op, a);
+    if (added.code() != Code::kUnsupported) return added;
+    SGA_TRY(check_plain(low, op, a.s, false, added));
   }
   if (a.s.K > kLongestHead) return low.no_kernel(op);
   const bool known = by_float(dtype, [&](auto tag) {
@@ -320,30 +379,9 @@ Status lower_flash_attention_grad(Lowering& low, const Op& op) {
     return {};
   }
   if (worth_asking(dtype, a.s)) {
-    auto fused = create_fused_gradient(low.device(), a.s);
-    if (fused.ok()) {
-      low.need_scratch(fused->kernel->workspace_bytes());
-      low.add([=, f = *fused](const Frame& frame) -> Status {
-        const int64_t q_bytes = f.batch * a.s.T * a.s.H * a.s.K * 2;
-        const int64_t k_bytes = f.batch * a.s.T * a.s.G * a.s.K * 2;
-        const int64_t lse_bytes = f.batch * a.s.T * a.s.H * 4;
-        for (int64_t i = 0; i < a.s.B / f.batch; ++i) {
-          const AttentionPointers p{.q = frame.values[in[1]] + i * q_bytes,
-                                    .k = frame.values[in[2]] + i * k_bytes,
-                                    .v = frame.values[in[3]] + i * k_bytes,
-                                    .o = frame.values[in[4]] + i * q_bytes,
-                                    .lse = frame.values[in[5]] + i * lse_bytes,
-                                    .d_o = frame.values[in[0]] + i * q_bytes,
-                                    .dq = frame.values[out[0]] + i * q_bytes,
-                                    .dk = frame.values[out[1]] + i * k_bytes,
-                                    .dv = frame.values[out[2]] + i * k_bytes};
-          SGA_TRY(f.kernel->run(frame.stream, p, frame.scratch));
-        }
-        return {};
-      });
-      return {};
-    }
-    if (fused.status().code() != Code::kUnsupported) return fused.status();
+    const Status added = add_fused_gradient(low, op, a);
+    if (added.code() != Code::kUnsupported) return added;
+    SGA_TRY(check_plain(low, op, a.s, true, added));
   }
   if (a.s.K > kLongestHead) return low.no_kernel(op);
   const bool known = by_float(dtype, [&](auto tag) {
