@@ -137,6 +137,7 @@ struct SnapshotWritten {
   bytesWritten @4 :Int64;
   bytesReused @5 :Int64;
   seconds @6 :Float64;
+  taken @7 :Int64;
 }
 
 struct RankFinished {

@@ -269,14 +269,17 @@ struct TakeSnapshot {
 struct SnapshotEnqueued {
   int32_t rank = 0;
   int64_t step = 0;
-  int64_t taken =
-      1;  ///< generation of the TakeSnapshot that this answers: of a step several may be
+  /// Generation of the TakeSnapshot that this answers: of a step there may be several, also of
+  /// other directories.
+  int64_t taken = 1;
 };
 /// the writer's service -> writer, writer -> coordinator: what `rank` adds to the checkpoint is on
-/// disk, or why not. With the parts of all ranks the coordinator makes the checkpoint whole.
+/// disk, or why not. With the parts of all ranks the coordinator makes the checkpoint whole; a part
+/// of another snapshot than the one that it has asked for is none of it.
 struct SnapshotWritten {
   int32_t rank = 0;
   int64_t step = 0;
+  int64_t taken = 1;  ///< generation of the TakeSnapshot that this answers
   Status status;
   std::string part;  ///< which pieces of which tensors lie in which chunks: transport's bytes
   int64_t bytes_written = 0;

@@ -248,6 +248,7 @@ void put(const SnapshotWritten& m, cw::Envelope::Body::Builder body) {
   auto to = body.initSnapshotWritten();
   to.setRank(m.rank);
   to.setStep(m.step);
+  to.setTaken(m.taken);
   put(m.status, to.initStatus());
   to.setPart(data(m.part));
   to.setBytesWritten(m.bytes_written);
@@ -333,6 +334,7 @@ Result<Body> get_snapshot_written(cw::SnapshotWritten::Reader from) {
   SnapshotWritten m;
   m.rank = from.getRank();
   m.step = from.getStep();
+  m.taken = from.getTaken();
   SGA_TRY(get(from.getStatus(), m.status));
   m.part = text(from.getPart());
   m.bytes_written = from.getBytesWritten();

@@ -14,7 +14,7 @@
 namespace sgactor::actors::wire {
 
 /// Grows with every change that an older process would misread.
-inline constexpr uint32_t kProtocol = 6;
+inline constexpr uint32_t kProtocol = 7;
 /// Most bytes of one encoded envelope; a plan is the largest thing sent.
 inline constexpr size_t kMaxBytes = size_t{1} << 29;
 

@@ -560,10 +560,13 @@ void on_writer_free(Self self, int32_t rank) {
 void on_snapshot_written(Self self, const SnapshotWritten& msg) {
   CoordinatorState& s = self->state;
   const auto span = s.probe.handle(self, "snapshot_written", msg.step);
-  const bool asked = s.writing && s.writing->step == msg.step;
   if (!s.has_rank(msg.rank)) {
     return end_run(self, internal_error("a snapshot of a rank that does not exist"));
   }
+  // Of one that another coordinator has asked for, maybe of the same step for another directory:
+  // the writer is not at ours yet.
+  if (msg.taken != s.taken) return;
+  const bool asked = s.writing && s.writing->step == msg.step;
   // One that is no longer asked for was given up, and may have failed.
   if (!msg.status.ok() && asked && !s.writing_mirror) return end_run(self, msg.status);
   s.writers_busy.erase(msg.rank);

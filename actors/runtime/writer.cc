@@ -15,6 +15,7 @@ struct WriterState {
   WorkerActor worker;
   CoordinatorActor coordinator;
   std::string mirror;  // where the one under way goes, if not to the run's checkpoints
+  int64_t taken = 1;   // generation in which it was asked for
   bool busy = false;   // staging holds a snapshot that is not on disk yet
   // Asked for by a coordinator that has taken the run over and does not know of the one under way.
   std::optional<TakeSnapshot> next;
@@ -27,11 +28,12 @@ void copy_out(Self self, const TakeSnapshot& msg) {
   WriterState& s = self->state;
   s.busy = true;
   s.mirror = msg.mirror;
+  s.taken = msg.generation;
   WorkName work{WorkKind::kSnapshot, kTraining, 0, 0, msg.step};
   const uint64_t token = pack(work);
   work.kind = WorkKind::kQuiet;
   s.host->snapshots->enqueue_copies(token, pack(work), *s.host->sink);
-  self->send(s.worker, SnapshotEnqueued{s.rank, msg.step, msg.generation});
+  self->send(s.worker, SnapshotEnqueued{s.rank, msg.step, s.taken});
 }
 
 void write(Self self, int64_t step) {
@@ -40,6 +42,7 @@ void write(Self self, int64_t step) {
   auto result = std::make_shared<SnapshotWritten>();
   result->rank = host->rank;
   result->step = step;
+  result->taken = self->state.taken;
   host->services.storage->submit(
       [host, step, result, root = mirror.empty() ? host->root : mirror]() -> Status {
         SGA_ASSIGN(

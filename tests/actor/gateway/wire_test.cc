@@ -36,7 +36,7 @@ std::vector<Body> all_bodies() {
   load.redo_from = 7;
   Routes routes{4, {{2, std::string("\0addr", 5), {0, 2}}, {3, "b", {1}}}};
   StepDone done{1, 2, 17, {1.5F, 0.25F, 0.125F, true}, 99, 4096, 0xFEDCBA9876543210ULL, 12};
-  SnapshotWritten written{3, 16, fault(), std::string("\0part", 5), 10, 20, 0.5};
+  SnapshotWritten written{3, 16, 2, fault(), std::string("\0part", 5), 10, 20, 0.5};
   return {hello,
           Welcome{2, 7},
           Refused{fault()},
