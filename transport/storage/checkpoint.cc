@@ -55,6 +55,19 @@ Status for_each_chunk(const CheckpointInfo& info, F&& f) {
   return {};
 }
 
+/// Whether every chunk is there with its size. Reads none. Errors: kCorruption naming the chunk.
+Status check_chunks(const FileSystem& files, const std::string& chunks,
+                    const CheckpointInfo& info) {
+  return for_each_chunk(info, [&](const Hash128& hash, int64_t size) -> Status {
+    const std::string path = chunk_path(chunks, hash);
+    SGA_ASSIGN(const FileSystem::Info chunk, files.info(path));
+    if (!chunk.exists || chunk.is_directory) return corruption(path + ": no such file");
+    if (chunk.size_bytes != size)
+      return corruption(fmt::format("{}: has {} bytes, {} expected", path, chunk.size_bytes, size));
+    return {};
+  });
+}
+
 class StoredCheckpoint : public Checkpoint {
  public:
   StoredCheckpoint(CheckpointInfo info, std::string chunks, std::shared_ptr<const FileSystem> files)
@@ -212,14 +225,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& step_dir
   if (!files) files = std::make_shared<PosixFileSystem>();
   SGA_ASSIGN(CheckpointInfo info, read_info(*files, step_dir));
   const std::string chunks = parent_directory(step_dir) + "/chunks";
-  SGA_TRY(for_each_chunk(info, [&](const Hash128& hash, int64_t size) -> Status {
-    const std::string path = chunk_path(chunks, hash);
-    SGA_ASSIGN(const FileSystem::Info chunk, files->info(path));
-    if (!chunk.exists || chunk.is_directory) return corruption(path + ": no such file");
-    if (chunk.size_bytes != size)
-      return corruption(fmt::format("{}: has {} bytes, {} expected", path, chunk.size_bytes, size));
-    return {};
-  }));
+  SGA_TRY(check_chunks(*files, chunks, info));
   return std::unique_ptr<Checkpoint>(
       std::make_unique<StoredCheckpoint>(std::move(info), chunks, std::move(files)));
 }
@@ -259,6 +265,9 @@ Result<std::string> commit_checkpoint(const std::string& root, CheckpointInfo in
   if (!files) files = std::make_shared<PosixFileSystem>();
   SGA_TRY(merge_parts(info, parts));
   std::string step_dir = fmt::format("{}/step-{:08}", root, info.step);
+  // A part may have been written below another root, or its chunks be gone since.
+  SGA_TRY(check_chunks(*files, root + "/chunks", info)
+              .with_context(fmt::format("checkpoint of step {}", info.step)));
   SGA_TRY(commit_step(*files, root, step_dir, serialize_manifest(info)));
   return step_dir;
 }

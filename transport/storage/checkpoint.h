@@ -132,9 +132,11 @@ Result<WrittenPart> write_part(const std::string& root, int64_t step,
                                const WriteOptions& options = {},
                                std::shared_ptr<FileSystem> files = {});
 /// Makes the checkpoint of info.step whole: its tensors are those of `parts` (of this step and of
-/// equal chunk_bytes), in their order, slices of one tensor put together. Returns the step's
-/// directory. Errors: kInvalidArgument naming a tensor that is there twice; kCorruption for a part
-/// that is none, and for slices that do not make up their tensor; kInternal with errno's text.
+/// equal chunk_bytes), in their order, slices of one tensor put together. Before anything is
+/// written every chunk that they name is looked for below `root`. Returns the step's directory.
+/// Errors: kInvalidArgument naming a tensor that is there twice; kCorruption for a part that is
+/// none, for slices that do not make up their tensor, and for a chunk that is missing or of another
+/// size, with its name; kInternal with errno's text.
 Result<std::string> commit_checkpoint(const std::string& root, CheckpointInfo info,
                                       const std::vector<std::string>& parts,
                                       std::shared_ptr<FileSystem> files = {});

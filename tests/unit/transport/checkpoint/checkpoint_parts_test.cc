@@ -163,6 +163,27 @@ TEST_F(CheckpointParts, RefusesPartsThatDoNotFit) {
   EXPECT_FALSE(refused({}).ok());
 }
 
+TEST_F(CheckpointParts, AreNoCheckpointWithoutTheirChunks) {
+  const std::vector<std::string> parts = {write(0)->part, write(1)->part};
+  std::vector<std::filesystem::path> chunks;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root_ + "/chunks"))
+    if (entry.is_regular_file()) chunks.push_back(entry.path());
+  ASSERT_GT(chunks.size(), 2U);
+  const auto refused = [&](const std::string& root, const std::string& chunk) {
+    const Status status = commit_checkpoint(root, info(), parts).status();
+    EXPECT_EQ(status.code(), Code::kCorruption) << status.to_string();
+    EXPECT_NE(status.message().find(chunk), std::string::npos) << status.message();
+    EXPECT_FALSE(std::filesystem::exists(root + "/step-00000007"));
+  };
+  // Of another root: none of them is there.
+  refused(root_ + "/elsewhere", root_ + "/elsewhere/chunks/");
+  const auto size = std::filesystem::file_size(chunks[0]);
+  std::filesystem::resize_file(chunks[0], size - 1);
+  refused(root_, chunks[0].string() + ": has " + std::to_string(size - 1) + " bytes");
+  std::filesystem::remove(chunks[0]);
+  refused(root_, chunks[0].string() + ": no such file");
+}
+
 TEST_F(CheckpointParts, AManifestWithAGapIsNoManifest) {
   const std::string first = write(0)->part;
   EXPECT_TRUE(parse_manifest(first, "part", true).ok());
