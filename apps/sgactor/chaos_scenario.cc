@@ -13,11 +13,11 @@
 namespace sgactor::apps {
 namespace {
 
-constexpr std::array<std::string_view, 16> kKinds = {
-    "kill_worker",   "hang_worker", "slow_worker", "kill_node",
-    "kill_actor",    "disk_full",   "torn_write",  "xid",
-    "stall_worker",  "drop_frame",  "delay_frame", "duplicate_frame",
-    "corrupt_frame", "partition",   "bit_flip",    "kill_coordinator"};
+constexpr std::array<std::string_view, 17> kKinds = {
+    "kill_worker",      "hang_worker",     "slow_worker",   "kill_node",    "kill_actor",
+    "disk_full",        "torn_write",      "xid",           "stall_worker", "drop_frame",
+    "delay_frame",      "duplicate_frame", "corrupt_frame", "partition",    "bit_flip",
+    "kill_coordinator", "lose_host"};
 // Those that a draw may give: first of workers, then of links between two, then what a replica
 // finds.
 constexpr std::array<ChaosFault::Kind, 10> kDrawn = {
@@ -39,6 +39,10 @@ constexpr int64_t kStepsOfTrap = 3;
 constexpr int64_t kDelayMs = 50;
 constexpr int64_t kPartitionMs = 1000;
 constexpr int64_t kMostMs = 60'000;
+constexpr int64_t kCoordinatorMs = 1000;
+constexpr int64_t kMostCoordinatorMs = 7 * 86'400'000;
+constexpr std::array<std::string_view, 3> kSimulatedKeys = {"host", "at_part", "at_time_s"};
+constexpr std::string_view kOnlySimulated = "only for sgactor simulate --faults";
 
 class Reader {
  public:
@@ -49,9 +53,7 @@ class Reader {
 
   Result<ChaosScenario> read(const toml::table& root) {
     SGA_TRY(check_keys(root, {"workers", "spares", "nodes", "fault", "random"}));
-    SGA_TRY(read_workers(root));
-    SGA_TRY(number(root, "spares", 0, 1024, out_.spares));
-    SGA_TRY(number(root, "nodes", 1, kMostNodes, out_.nodes));
+    SGA_TRY(limits_.simulated ? read_size_of_simulation(root) : read_size(root));
     if (const toml::node* faults = root.get("fault")) {
       const toml::array* list = faults->as_array();
       if (list == nullptr) return wrong(*faults, "fault: expected [[fault]]");
@@ -62,11 +64,11 @@ class Reader {
       }
     }
     if (const toml::node* random = root.get("random")) SGA_TRY(read_random(*random));
-    if (out_.faults.empty()) return invalid_argument(file_ + ": no fault");
+    if (out_.faults.empty() && !out_.rates.any()) return invalid_argument(file_ + ": no fault");
     const int64_t killed = std::count_if(
         out_.faults.begin(), out_.faults.end(),
         [](const ChaosFault& fault) { return fault.kind == ChaosFault::Kind::kKillNode; });
-    if (killed >= out_.nodes) {
+    if (killed >= out_.nodes && !limits_.simulated) {
       return invalid_argument(fmt::format("{}: {} of {} nodes are killed; one must be left", file_,
                                           killed, out_.nodes));
     }
@@ -105,6 +107,37 @@ class Reader {
     }
     return wrong(*node, fmt::format("{}: expected a number from {} to {}", key, low, high));
   }
+  /// From `low` on, below `high`.
+  Status real(const toml::table& table, std::string_view key, double low, double high,
+              const std::string& expected, double& out) const {
+    const toml::node* node = table.get(key);
+    if (node == nullptr) return {};
+    const auto value = node->value<double>();
+    if (node->is_number() && value && *value >= low && *value < high) {
+      out = *value;
+      return {};
+    }
+    return wrong(*node, fmt::format("{}: expected {}", key, expected));
+  }
+  Status read_size(const toml::table& root) {
+    SGA_TRY(read_workers(root));
+    SGA_TRY(number(root, "spares", 0, 1024, out_.spares));
+    return number(root, "nodes", 1, kMostNodes, out_.nodes);
+  }
+  /// `workers` and `nodes` are those of the cluster, whatever the scenario says for real processes.
+  Status read_size_of_simulation(const toml::table& root) {
+    int64_t unused = 0;
+    SGA_TRY(number(root, "workers", 1, INT32_MAX, unused));
+    SGA_TRY(number(root, "nodes", 1, INT32_MAX, unused));
+    SGA_TRY(number(root, "spares", 0, INT32_MAX, out_.spares));
+    out_.workers = limits_.num_ranks;
+    out_.nodes = static_cast<int64_t>(limits_.simulated->hosts.size());
+    if (out_.spares <= limits_.simulated->idle_devices) return {};
+    return wrong(*root.get("spares"),
+                 fmt::format("spares: {}, and the cluster has {} devices beyond the job's {} "
+                             "logical ranks",
+                             out_.spares, limits_.simulated->idle_devices, limits_.num_ranks));
+  }
   /// The scenario stands, the job can be given more ranks.
   Status read_workers(const toml::table& root) {
     const toml::node* node = root.get("workers");
@@ -121,6 +154,7 @@ class Reader {
     state_ = mix64(state_, 1);
     return static_cast<int64_t>(state_ % static_cast<uint64_t>(n));
   }
+  double draw_part() { return static_cast<double>(draw(1000)) / 1000; }
   int64_t draw_step() { return 1 + draw(std::max<int64_t>(1, limits_.num_steps - 1)); }
 
   Status read_kind(const toml::table& table, ChaosFault& fault) const {
@@ -129,15 +163,68 @@ class Reader {
     const auto text = node->value_exact<std::string>();
     const auto it = text ? std::find(kKinds.begin(), kKinds.end(), *text) : kKinds.end();
     if (it == kKinds.end()) {
-      return wrong(*node, fmt::format("kind: expected one of {}", fmt::join(kKinds, ", ")));
+      const auto end = kKinds.end() - (limits_.simulated ? 0 : 1);  // lose_host is the last one
+      return wrong(*node,
+                   fmt::format("kind: expected one of {}", fmt::join(kKinds.begin(), end, ", ")));
     }
     fault.kind = static_cast<ChaosFault::Kind>(it - kKinds.begin());
+    if (fault.kind == ChaosFault::Kind::kLoseHost && !limits_.simulated) {
+      return wrong(*node, fmt::format("kind: \"lose_host\" is {}", kOnlySimulated));
+    }
     return {};
+  }
+  /// What a simulation alone can do.
+  Status read_simulated(const toml::table& table, ChaosFault& fault) {
+    if (!limits_.simulated) {
+      for (const std::string_view key : kSimulatedKeys) {
+        if (const toml::node* node = table.get(key)) {
+          return wrong(*node, fmt::format("{}: {}", key, kOnlySimulated));
+        }
+      }
+      return {};
+    }
+    const ChaosLimits::Cluster& cluster = *limits_.simulated;
+    if (const toml::node* node = table.get("host")) {
+      const bool takes =
+          fault.kind == ChaosFault::Kind::kKillNode || fault.kind == ChaosFault::Kind::kLoseHost;
+      if (!takes || fault.worker >= 0 || table.contains("rank")) {
+        return wrong(*node, "host: of kill_node and lose_host, in place of worker and rank");
+      }
+      const auto name = node->value_exact<std::string>();
+      const auto it =
+          name ? std::find(cluster.hosts.begin(), cluster.hosts.end(), *name) : cluster.hosts.end();
+      if (it == cluster.hosts.end()) {
+        return wrong(*node, fmt::format("host: the cluster has no such host; it has {}",
+                                        some_of(cluster.hosts)));
+      }
+      fault.host = it - cluster.hosts.begin();
+    }
+    const toml::node* at = table.get("at_time_s");
+    if (at != nullptr && (table.contains("at_step") || table.contains("at_part") ||
+                          table.contains("at_message") || table.contains("phase"))) {
+      return wrong(*at, "at_time_s: in place of at_step, at_part, at_message and phase");
+    }
+    SGA_TRY(real(table, "at_time_s", 0, cluster.seconds,
+                 fmt::format("seconds from 0 to below {:.3f}, which the run takes without faults",
+                             cluster.seconds),
+                 fault.at_time_s));
+    const toml::node* part = table.get("at_part");
+    if (part != nullptr && (fault.in_recovery || table.contains("at_message"))) {
+      return wrong(*part, "at_part: not with at_message, nor in a recovery");
+    }
+    return real(table, "at_part", 0, 1, "a share of the step, from 0 to below 1", fault.at_part);
+  }
+  static std::string some_of(const std::vector<std::string>& names) {
+    constexpr size_t kMost = 8;
+    const size_t n = std::min(names.size(), kMost);
+    return fmt::format("{}{}",
+                       fmt::join(names.begin(), names.begin() + static_cast<int64_t>(n), ", "),
+                       names.size() > n ? fmt::format(" … {}", names.back()) : "");
   }
   Status read_fault(const toml::table& table) {
     ChaosFault fault;
     SGA_TRY(check_keys(table, {"kind", "worker", "rank", "at_step", "at_message", "xid", "to_rank",
-                               "ms", "phase", "spare"}));
+                               "ms", "phase", "spare", "host", "at_part", "at_time_s"}));
     SGA_TRY(read_kind(table, fault));
     const bool is_xid = fault.kind == ChaosFault::Kind::kXid;
     if (is_xid != table.contains("xid")) {
@@ -155,11 +242,16 @@ class Reader {
     const toml::node* at = table.get("at_step");
     if (at != nullptr && at->value_exact<std::string>() == "recovery") {
       if (out_.faults.empty()) return wrong(*at, "at_step: no fault comes before this one");
+      if (out_.faults.back().at_time_s >= 0) {
+        return wrong(*at, "at_step: the fault before strikes at a time: give at_time_s here too");
+      }
       fault.in_recovery = true;
     } else {
       fault.at_step = draw_step();
+      if (limits_.simulated && at == nullptr) fault.at_part = draw_part();
       SGA_TRY(number(table, "at_step", 1, limits_.num_steps - 1, fault.at_step));
     }
+    SGA_TRY(read_simulated(table, fault));
     SGA_TRY(read_message(table, fault));
     const bool waits = !fault.phase.empty() && fault.phase != "journalled";
     if (waits && !fault.in_recovery) {
@@ -221,6 +313,12 @@ class Reader {
     using Kind = ChaosFault::Kind;
     const bool of_link = is_of_link(fault.kind);
     const bool takes_time = fault.kind == Kind::kDelayFrame || fault.kind == Kind::kPartition;
+    if (fault.kind == Kind::kKillCoordinator && limits_.simulated) {
+      fault.value = kCoordinatorMs;
+      SGA_TRY(number(table, "ms", 0, kMostCoordinatorMs, fault.value));
+      return table.contains("to_rank") ? wrong(*table.get("to_rank"), "to_rank: not for this kind")
+                                       : Status();
+    }
     for (const auto& [key, allowed] : {std::pair("to_rank", of_link), {"ms", takes_time}}) {
       const toml::node* node = table.get(key);
       if (node != nullptr && !allowed) {
@@ -247,11 +345,25 @@ class Reader {
     if (out_.workers < 2) return kNumOfWorkers;
     return static_cast<int64_t>(kDrawn.size()) - (limits_.verifies ? 0 : 1);
   }
+  Status read_rates(const toml::table& table) {
+    for (const auto& [key, out] : {std::pair("device_mtbf_hours", &out_.rates.device_hours),
+                                   {"host_mtbf_hours", &out_.rates.host_hours},
+                                   {"device_mtbf_steps", &out_.rates.device_steps},
+                                   {"host_mtbf_steps", &out_.rates.host_steps}}) {
+      const toml::node* node = table.get(key);
+      if (node == nullptr) continue;
+      if (!limits_.simulated) return wrong(*node, fmt::format("{}: {}", key, kOnlySimulated));
+      SGA_TRY(real(table, key, 1e-6, 1e15, "a mean time above 0", *out));
+    }
+    return {};
+  }
   Status read_random(const toml::node& node) {
     const toml::table* table = node.as_table();
     if (table == nullptr) return wrong(node, "random: expected [random]");
-    SGA_TRY(check_keys(*table, {"count"}));
-    int64_t count = 1;
+    SGA_TRY(check_keys(*table, {"count", "device_mtbf_hours", "host_mtbf_hours",
+                                "device_mtbf_steps", "host_mtbf_steps"}));
+    SGA_TRY(read_rates(*table));
+    int64_t count = out_.rates.any() ? 0 : 1;
     SGA_TRY(number(*table, "count", 1, kMostFaults, count));
     for (int64_t i = 0; i < count; ++i) {
       ChaosFault fault;
@@ -259,6 +371,7 @@ class Reader {
       fault.rank = draw(limits_.num_ranks);
       // Time for what strikes while a recovery goes on.
       fault.at_step = 1 + draw(std::max<int64_t>(1, (limits_.num_steps - 1) * 9 / 10));
+      if (limits_.simulated) fault.at_part = draw_part();
       if (is_of_link(fault.kind)) {
         fault.to_rank = -1;  // whoever hosts what then
         if (fault.kind == ChaosFault::Kind::kDelayFrame) fault.value = kDelayMs;

@@ -180,6 +180,7 @@ bool ChaosStriker::strike(const ChaosFault& fault, Victim& who) {
     case Kind::kCorruptFrame:
     case Kind::kPartition:
     case Kind::kBitFlip:
+    case Kind::kLoseHost:  // never here: only simulations read it
       return request(fault, who.index);
   }
   return false;

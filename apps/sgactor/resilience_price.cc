@@ -17,6 +17,10 @@ struct Sums {
   int64_t inputs = 0;  ///< that the updates of one step read
 };
 
+bool is_state(graph::BufferKind kind) {
+  return kind == graph::BufferKind::kParameter || kind == graph::BufferKind::kMoment;
+}
+
 /// Whether another rank's copy of the buffer is the one that counts.
 bool is_replica(const graph::Plan& plan, const graph::RankPlacement& rank, graph::BufferKind kind) {
   const int64_t whole_up_to = kind == graph::BufferKind::kParameter ? 2 : 0;
@@ -30,9 +34,7 @@ int64_t input_bytes(const graph::RankProgram& program) {
     if (launch.phase != graph::Phase::kUpdate) continue;
     for (const graph::LaunchInput& in : launch.inputs) {
       const graph::Buffer& buffer = program.buffers[static_cast<size_t>(in.buffer)];
-      const bool state =
-          buffer.kind == graph::BufferKind::kParameter || buffer.kind == graph::BufferKind::kMoment;
-      if (!state && known.insert(in.buffer).second) bytes += buffer.bytes;
+      if (!is_state(buffer.kind) && known.insert(in.buffer).second) bytes += buffer.bytes;
     }
     known.insert(launch.outputs.begin(), launch.outputs.end());
   }
@@ -44,9 +46,7 @@ Sums sum_up(const graph::Plan& plan) {
   for (const graph::RankPlacement& rank : plan.ranks) {
     const graph::RankProgram& program = plan.programs[static_cast<size_t>(rank.program)];
     for (const graph::Buffer& buffer : program.buffers) {
-      const bool state =
-          buffer.kind == graph::BufferKind::kParameter || buffer.kind == graph::BufferKind::kMoment;
-      if (state && !is_replica(plan, rank, buffer.kind)) out.state += buffer.bytes;
+      if (is_state(buffer.kind) && !is_replica(plan, rank, buffer.kind)) out.state += buffer.bytes;
     }
     if (rank.dp == 0 || plan.zero_stage > 0) out.inputs += input_bytes(program);
   }
@@ -54,6 +54,22 @@ Sums sum_up(const graph::Plan& plan) {
 }
 
 }  // namespace
+
+std::vector<RankBytes> bytes_of_ranks(const graph::Plan& plan) {
+  std::vector<RankBytes> of_program;
+  for (const graph::RankProgram& program : plan.programs) {
+    RankBytes& bytes = of_program.emplace_back();
+    bytes.inputs = input_bytes(program);
+    for (const graph::Buffer& buffer : program.buffers) {
+      if (is_state(buffer.kind)) bytes.state += buffer.bytes;
+    }
+  }
+  std::vector<RankBytes> out;
+  for (const graph::RankPlacement& rank : plan.ranks) {
+    out.push_back(of_program[static_cast<size_t>(rank.program)]);
+  }
+  return out;
+}
 
 std::vector<ModePrice> price_modes(const graph::Plan& plan, int64_t mirror_interval) {
   const Sums sums = sum_up(plan);

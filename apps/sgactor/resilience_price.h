@@ -19,4 +19,13 @@ struct ModePrice {
 /// Of "off", "replicas" and "mirror", in this order, for copies each `mirror_interval` steps. Pure.
 std::vector<ModePrice> price_modes(const graph::Plan& plan, int64_t mirror_interval);
 
+/// What a logical rank holds: parameters and moments, and what the update of one step reads beside
+/// them.
+struct RankBytes {
+  int64_t state = 0;
+  int64_t inputs = 0;
+};
+/// By logical rank. Pure.
+std::vector<RankBytes> bytes_of_ranks(const graph::Plan& plan);
+
 }  // namespace sgactor::apps

@@ -1,5 +1,7 @@
-// sgactor simulate: how a step of a job would run on a cluster, by a cost model.
+// sgactor simulate: how a step of a job would run on a cluster, by a cost model, and what faults
+// would do to the run.
 #include "apps/sgactor/command_line.h"
+#include "apps/sgactor/simulate_faults.h"
 #include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_setup.h"
 #include "graph/base/units.h"
@@ -12,6 +14,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 namespace sgactor::apps {
 namespace {
@@ -21,6 +24,7 @@ struct SimulateOptions {
   std::string topology;
   std::string trace;
   bool json = false;
+  FaultOptions faults;
   CacheOptions cache;
 };
 
@@ -76,6 +80,14 @@ nlohmann::ordered_json report(const JobSpec& job, const graph::Plan& plan,
       {"fits", static_cast<double>(arena_bytes(plan)) <= static_cast<double>(device.memory_bytes)}};
 }
 
+/// Anything but equal states would be a fault of ours.
+int exit_code(const std::optional<SimulatedFaults>& faults) {
+  const bool broken = faults && faults->protocol &&
+                      (faults->protocol->outcome != supervision::SimOutcome::kEqual ||
+                       faults->protocol->survivors_reexecuted > 0);
+  return broken ? kExitFailed : kExitDone;
+}
+
 Result<int> simulate(const CommandLine& line, const SimulateOptions& options) {
   SGA_ASSIGN(JobSpec job, load_job(options.job, line.overrides));
   SGA_TRY(choose_strategy(*line.strategies, job));
@@ -90,11 +102,16 @@ Result<int> simulate(const CommandLine& line, const SimulateOptions& options) {
   if (!options.trace.empty()) {
     SGA_TRY(transport::write_file_atomic(options.trace, graph::simulated_trace(plan, step)));
   }
+  std::optional<SimulatedFaults> faults;
+  if (options.faults.wanted()) {
+    SGA_ASSIGN(faults, simulate_faults(job, plan, cluster, step, options.faults));
+  }
   const graph::DeviceSpec& device = cluster.hosts[0].devices[0];
-  const nlohmann::ordered_json out = report(job, plan, cluster, step);
+  nlohmann::ordered_json out = report(job, plan, cluster, step);
   if (options.json) {
+    if (faults) add_json(*faults, out);
     std::cout << out.dump() << "\n";
-    return kExitDone;
+    return exit_code(faults);
   }
   std::cout << fmt::format(
       "{} on {} x {} (pp {} x dp {} x tp {}, ZeRO {})\n"
@@ -107,7 +124,8 @@ Result<int> simulate(const CommandLine& line, const SimulateOptions& options) {
       100 * out["model_flops_utilization"].get<double>(), format_count(device.flops_per_s),
       format_seconds(step.compute_s), format_seconds(step.communication_s), 100 * step.overlap,
       format_bytes(arena_bytes(plan)), out["fits"].get<bool>() ? "fits" : "does not fit");
-  return kExitDone;
+  if (faults) std::cout << to_text(*faults);
+  return exit_code(faults);
 }
 
 }  // namespace
@@ -118,6 +136,10 @@ void add_simulate(CLI::App& app, CommandLine& line) {
   sub->add_option("job", options->job, "job file")->required();
   sub->add_option("--topology", options->topology, "cluster file")->required();
   sub->add_option("--trace", options->trace, "write a Chrome trace of the step to FILE");
+  sub->add_option("--faults", options->faults.file,
+                  "scenario, as of sgactor chaos: what the run would lose to it");
+  sub->add_option("--seed", options->faults.seed,
+                  "of what the scenario leaves open; without one, devices that fail now and then");
   sub->add_flag("--json", options->json, "one JSON object");
   add_cache_options(*sub, options->cache);
   sub->callback(

@@ -91,5 +91,82 @@ TEST(ChaosScenario, OfOneRankSaysWhatToGive) {
       << message;
 }
 
+ChaosLimits of_cluster() {
+  ChaosLimits limits{4, 100};
+  limits.simulated.emplace();
+  limits.simulated->hosts = {"node0", "node1"};
+  limits.simulated->idle_devices = 1;
+  limits.simulated->seconds = 500;
+  return limits;
+}
+
+TEST(ChaosScenario, SimulationsHaveKeysOfTheirOwn) {
+  const auto s = parse_scenario(
+      "workers = 2\nspares = 1\n[[fault]]\nkind = \"lose_host\"\nhost = \"node1\"\n"
+      "at_step = 7\nat_part = 0.5\n[[fault]]\nkind = \"kill_worker\"\nworker = 3\n"
+      "at_time_s = 120\n[[fault]]\nkind = \"kill_coordinator\"\nms = 30000\n"
+      "[random]\nhost_mtbf_hours = 1000.5\n",
+      "s.toml", of_cluster(), 1);
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_EQ(s->workers, 4) << "one a logical rank, whatever real processes would have";
+  EXPECT_EQ(s->nodes, 2);
+  ASSERT_EQ(s->faults.size(), 3U);
+  EXPECT_EQ(s->rates.host_hours, 1000.5);
+  for (const ChaosFault& f : s->faults) {
+    if (f.kind == Kind::kLoseHost) {
+      EXPECT_EQ(f.host, 1);
+      EXPECT_EQ(f.at_part, 0.5);
+    } else if (f.kind == Kind::kKillWorker) {
+      EXPECT_EQ(f.worker, 3);
+      EXPECT_EQ(f.at_time_s, 120);
+    } else {
+      EXPECT_EQ(f.value, 30'000);
+    }
+  }
+}
+
+TEST(ChaosScenario, ChaosRefusesWhatOnlySimulationsDo) {
+  const auto refused = [](const std::string& text) {
+    return parse_scenario(text, "s.toml", {2, 100}, 1).status().message();
+  };
+  const std::string fault = "[[fault]]\nkind = \"kill_node\"\n";
+  const std::string only = ": only for sgactor simulate --faults";
+  EXPECT_EQ(refused(fault + "host = \"a\"\n"), "s.toml:3: host" + only);
+  EXPECT_EQ(refused(fault + "at_part = 0.5\n"), "s.toml:3: at_part" + only);
+  EXPECT_EQ(refused(fault + "at_time_s = 5\n"), "s.toml:3: at_time_s" + only);
+  EXPECT_EQ(refused("[random]\ndevice_mtbf_steps = 5\n"), "s.toml:2: device_mtbf_steps" + only);
+  EXPECT_NE(
+      refused("[[fault]]\nkind = \"lose_host\"\n").find("s.toml:2: kind: \"lose_host\" is only"),
+      std::string::npos);
+  EXPECT_NE(
+      refused("[[fault]]\nkind = \"kill_coordinator\"\nms = 5\n").find("s.toml:3: ms: not for"),
+      std::string::npos);
+  EXPECT_EQ(refused("[[fault]]\nkind = \"?\"\n").find("lose_host"), std::string::npos);
+}
+
+TEST(ChaosScenario, SimulationsNameWhatTheClusterLacks) {
+  const auto refused = [](const std::string& text) {
+    return parse_scenario(text, "s.toml", of_cluster(), 1).status().message();
+  };
+  const std::string fault = "[[fault]]\nkind = \"kill_node\"\n";
+  EXPECT_EQ(refused("spares = 2\n" + fault),
+            "s.toml:1: spares: 2, and the cluster has 1 devices beyond the job's 4 logical ranks");
+  EXPECT_EQ(refused(fault + "host = \"node7\"\n"),
+            "s.toml:3: host: the cluster has no such host; it has node0, node1");
+  EXPECT_EQ(refused(fault + "rank = 4\n"), "s.toml:3: rank: expected a number from 0 to 3");
+  EXPECT_EQ(refused(fault + "at_step = 100\n"),
+            "s.toml:3: at_step: expected a number from 1 to 99");
+  EXPECT_NE(
+      refused(fault + "at_time_s = 500\n").find("s.toml:3: at_time_s: expected seconds from 0"),
+      std::string::npos);
+  EXPECT_NE(
+      refused(fault + "at_time_s = 5\nat_step = 5\n").find("s.toml:3: at_time_s: in place of"),
+      std::string::npos);
+  EXPECT_NE(refused(fault + "at_step = 5\nat_part = 1.0\n").find("s.toml:4: at_part: "),
+            std::string::npos);
+  EXPECT_NE(refused("[random]\nhost_mtbf_hours = 0\n").find("s.toml:2: host_mtbf_hours: "),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace sgactor::apps

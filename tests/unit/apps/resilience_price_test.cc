@@ -51,5 +51,14 @@ TEST(ResiliencePrice, ShardedStateHasNoReplica) {
   EXPECT_EQ(prices[2].traffic_bytes, 2 * 70 + 60);
 }
 
+TEST(ResiliencePrice, RanksHoldAllOfTheirProgramsState) {
+  const std::vector<RankBytes> bytes = bytes_of_ranks(two_ranks(0));
+  ASSERT_EQ(bytes.size(), 2U);
+  for (const RankBytes& b : bytes) {
+    EXPECT_EQ(b.state, 300);
+    EXPECT_EQ(b.inputs, 70);
+  }
+}
+
 }  // namespace
 }  // namespace sgactor::apps
