@@ -119,7 +119,18 @@ struct DeviceInfo {
   std::string description;  ///< "AMD EPYC …, avx2, 2 threads, OpenBLAS 0.3.21 Zen"
   /// Equal fingerprints compute equal bits: device kind, kernel family, library versions.
   std::string fingerprint;
-  int64_t memory_bytes = 0;
+  int64_t memory_bytes = 0;  ///< of the device, free or not; 0: unknown
+  /// Of these free for others and us as the backend was opened, its context and its streams for
+  /// copies already there; what is allocated or freed later, by anyone, does not show. Where host
+  /// and device are one: what the host can hand out without ending a process, its page cache and
+  /// free swap counted in. 0: unknown.
+  int64_t free_bytes = 0;
+  /// Most that a process takes of free_bytes beside what allocate() gives: kernels and libraries
+  /// that load when they are first used, recorded graphs.
+  int64_t process_bytes = 0;
+  /// Scratch of one logical rank's lanes, as a rule: Executable::scratch_bytes is known only when
+  /// all is compiled.
+  int64_t scratch_bytes = 0;
   int32_t num_threads = 1;
 };
 

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -40,6 +41,20 @@ std::string cpu_model() {
   return "unknown CPU";
 }
 
+/// What the kernel would hand out before it ends processes; 0: it does not say.
+int64_t available_bytes() {
+  std::ifstream info("/proc/meminfo");
+  std::string name;
+  std::string line;
+  int64_t available = 0;
+  int64_t swap = 0;
+  for (int64_t kib = 0; info >> name >> kib; std::getline(info, line)) {
+    if (name == "MemAvailable:") available = kib * 1024;
+    if (name == "SwapFree:") swap = kib * 1024;
+  }
+  return available > 0 ? available + swap : 0;
+}
+
 DeviceInfo describe(const KernelTable& kernels, int32_t num_threads, int32_t index) {
   DeviceInfo info;
   info.backend = "cpu";
@@ -50,6 +65,7 @@ DeviceInfo describe(const KernelTable& kernels, int32_t num_threads, int32_t ind
   // Neither the model nor the number of threads: bits follow the family and the library's core.
   info.fingerprint = fmt::format("cpu/{}/{}", kernels.family, blas);
   info.memory_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  info.free_bytes = std::min(info.memory_bytes, available_bytes());
   info.num_threads = num_threads;
   return info;
 }

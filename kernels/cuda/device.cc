@@ -20,6 +20,15 @@ namespace {
 
 constexpr int kNeededMajor = 9;
 
+/// Kernels of cuBLASLt, cuDNN and ours, which load with the first product or attention of a kind,
+/// and recorded graphs. tests/gpu/memory_test.cc finds 8 to 13 MiB in steps of llama-125m on an
+/// H200; larger models record more.
+constexpr int64_t kProcessBytes = int64_t{128} << 20;
+/// The workspace of large products (kLargeWorkspace in matmul.cc), and as much again for parts of
+/// sums and for the rows of attention and the head. The head's logits are not counted: they lie in
+/// the plan's arena, but where compile.head_room = "none".
+constexpr int64_t kScratchBytes = int64_t{128} << 20;
+
 class CudaMemory final : public DeviceMemory {
  public:
   CudaMemory(std::byte* data, int64_t bytes, int32_t device,
@@ -142,6 +151,11 @@ Status CudaDevice::open(int32_t index) {
                        fmt::format("cuda: cublasLtCreate: {}", cublasLtGetStatusString(s)),
                        Scope::kRank);
   }
+  // Behind what makes the context, before threads of ours compile.
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  SGA_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
+  info_.free_bytes = std::max<int64_t>(1, static_cast<int64_t>(free_bytes));
   const std::string kind =
       fmt::format("sm{}{}x{}", properties.major, properties.minor, properties.multiProcessorCount);
   const std::string library = fmt::format("cublaslt-{}", cublasLtGetVersion());
@@ -164,6 +178,8 @@ Status CudaDevice::open(int32_t index) {
   if (const char* gradient = std::getenv("SGACTOR_CUDA_ATTENTION_GRADIENT"); gradient != nullptr)
     info_.fingerprint += std::string("/gradient-") + gradient;
   info_.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  info_.process_bytes = kProcessBytes;
+  info_.scratch_bytes = kScratchBytes;
   return {};
 }
 
@@ -213,9 +229,13 @@ Result<std::unique_ptr<DeviceMemory>> CudaDevice::allocate(int64_t bytes, std::s
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    return s.with_context(fmt::format("no memory for {} of {}, {} of {} free", format_bytes(bytes),
-                                      label, format_bytes(static_cast<int64_t>(free_bytes)),
-                                      format_bytes(static_cast<int64_t>(total_bytes))));
+    const Scope scope = s.code() == Code::kOutOfMemory ? Scope::kDevice : s.scope();
+    return Status(
+        s.code(), scope,
+        fmt::format("no memory for {} of {}, {} has {} free of {}: {}", format_bytes(bytes), label,
+                    info_.device, format_bytes(static_cast<int64_t>(free_bytes)),
+                    format_bytes(static_cast<int64_t>(total_bytes)), s.message()),
+        s.origin());
   }
   auto memory =
       std::make_unique<CudaMemory>(static_cast<std::byte*>(data), bytes, index_, counter_);
