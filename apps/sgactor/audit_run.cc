@@ -17,6 +17,8 @@
 namespace sgactor::apps {
 namespace {
 
+constexpr const char* kHint = "an audit has all ranks of the run in one process";
+
 /// Compares steps as they come.
 class Comparer : public actors::TrainingObserver {
  public:
@@ -112,7 +114,7 @@ Result<actors::TrainingSummary> run_piece(const AuditWork& work, const AuditPiec
                                           bool keeps, const std::string& from, Comparer& comparer) {
   SGA_ASSIGN(TrainingSetup setup, set_up_training(piece.job, storage_model(*work.backend)));
   const graph::Plan& plan = setup.training.compiled.plan;
-  SGA_TRY(check_memory(plan, *work.backend));
+  SGA_TRY(check_memory(plan, *work.backend, {.beside = {.snapshots = keeps}, .hint = kHint}));
   SGA_ASSIGN(const State state, open_state(piece, setup, from));
   if (from == work.checkpoint && state.checkpoint != nullptr) {
     SGA_TRY(check_graph(state.checkpoint->info(), plan));

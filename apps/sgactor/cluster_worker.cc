@@ -49,6 +49,7 @@ constexpr int64_t kJoinMs = 20'000;
 constexpr int64_t kWaitMs = 1000;
 constexpr int64_t kRecordingWaitMs = 50;  // between looks whether the steps of a profile are over
 constexpr int64_t kAbandonMs = 5000;
+constexpr int64_t kFreedMs = 5000;  // a driver takes this long to free what a killed process had
 constexpr std::chrono::milliseconds kHeartbeat{100};
 
 struct WorkerOptions {
@@ -144,6 +145,12 @@ class Work {
     SGA_ASSIGN(out->backend_, create_device(*line.backends, device));
     const int32_t threads = std::max(2, std::min(out->backend_->info().num_threads, 8));
     SGA_ASSIGN(out->job_, load_plan(message, threads, *line.strategies, std::move(ready)));
+    HeldBeside beside;
+    beside.validation = out->job_->validation ? &*out->job_->validation : nullptr;
+    beside.snapshots = !out->job_->spec.checkpoint_root.empty();
+    beside.verifies = out->job_->spec.verify_interval > 0;
+    SGA_TRY(await_memory(*line.backends, device, out->job_->plan, message.ranks, beside, kFreedMs,
+                         out->backend_));
     const int64_t loaded_ms = now_ms();
     out->ranks_ = message.ranks;
     out->run_directory_ = message.run_directory;
@@ -407,6 +414,13 @@ bool stand_by(actors::RemoteSession& session, WorkerOptions& options, const Term
   return true;
 }
 
+/// Why a worker does not load what it was dealt. Where its device is too small, another worker on
+/// the same one would find it so: that ends the run.
+Status refusal(const Status& why) {
+  if (why.code() != Code::kOutOfMemory) return why;
+  return Status(why.code(), Scope::kJob, why.message(), why.origin());
+}
+
 /// From the welcome to the shutdown.
 int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
           const CommandLine& line) {
@@ -443,7 +457,8 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
         pulse.follow(work->shared());
         session.send(event->peer.id, work->loaded(load->worker), event->envelope.request);
       } else {
-        session.send(event->peer.id, wire::Failed{made.status()}, event->envelope.request);
+        session.send(event->peer.id, wire::Failed{refusal(made.status())},
+                     event->envelope.request);
       }
     } else if (const auto* routes = std::get_if<wire::Routes>(&body); routes && work) {
       const bool rejoins = work->is_running();

@@ -1,26 +1,154 @@
 #include "apps/sgactor/device.h"
 
+#include "actors/runtime/program_context.h"
 #include "apps/sgactor/cluster_ranks.h"
+#include "apps/sgactor/device_deal.h"
+#include "graph/base/log.h"
 #include "graph/base/units.h"
+#include "transport/topology/nvml_events.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 namespace sgactor::apps {
 namespace {
 
-/// Of a validation plan, which has no parameters of its own.
-int64_t own_bytes(const graph::Plan& validation) {
-  if (validation.programs.empty()) return 0;
-  const graph::RankProgram& program = validation.programs[0];
+constexpr int64_t kAlign = 256;  // of what the runtime puts into one allocation
+constexpr int64_t kLooks = 20;   // while memory is waited for
+constexpr const char* kTrainingHint =
+    "less take a smaller training.micro_batch_size, training.seq_len or model, "
+    "training.recompute, training.memory_budget, and, with more workers, parallelism.zero_stage, "
+    "parallelism.tensor_parallel_degree or parallelism.pipeline_parallel_degree";
+
+/// Of a program that reads the parameters of another one.
+int64_t own_bytes(const graph::RankProgram& program) {
   int64_t bytes = program.arena_bytes;
   for (const graph::Buffer& b : program.buffers) {
     if (b.kind == graph::BufferKind::kParameter) bytes -= b.bytes;
   }
   return bytes;
+}
+
+struct Need {
+  int64_t arenas = 0;
+  int64_t copies = 0;   // of the state, for checkpoints
+  int64_t scratch = 0;  // and all else that a backend keeps beside what plans say
+  int64_t ranks = 0;
+  int64_t workers = 0;
+  [[nodiscard]] int64_t total() const { return arenas + copies + scratch; }
+  Need& operator+=(const Need& other) {
+    arenas += other.arenas;
+    copies += other.copies;
+    scratch += other.scratch;
+    ranks += other.ranks;
+    workers += other.workers;
+    return *this;
+  }
+};
+
+/// What ranks of a plan need, as the runtime allocates it (actors/runtime/rank_setup.cc).
+class Needs {
+ public:
+  Needs(const graph::Plan& plan, const HeldBeside& beside) : plan_(plan), beside_(beside) {
+    if (plan.ranks.empty()) return;
+    // The first rank validates, where it holds the whole model.
+    const auto sharded = [](const graph::Buffer& b) {
+      return b.kind == graph::BufferKind::kParameter && b.slice.sharded();
+    };
+    const int32_t first = rank_at(plan, 0, 0, 0);
+    const auto& buffers = program_of(first).buffers;
+    const bool whole = plan.mesh.pp == 1 && plan.mesh.tp == 1 &&
+                       std::none_of(buffers.begin(), buffers.end(), sharded);
+    if (beside.validation != nullptr && !beside.validation->programs.empty() && whole)
+      validates_ = first;
+  }
+
+  Need of(const std::vector<int32_t>& ranks, const kernels::DeviceInfo& info) {
+    Need need;
+    for (const int32_t r : ranks) {
+      const graph::RankProgram& program = program_of(r);
+      need.arenas += program.arena_bytes;
+      if (r == validates_) need.arenas += own_bytes(beside_.validation->programs[0]);
+      if (beside_.verifies) need.arenas += own_bytes(program);
+      if (beside_.snapshots) need.copies += snapshot_bytes(r);
+      need.scratch += info.scratch_bytes * (beside_.verifies ? 2 : 1);
+    }
+    need.ranks = static_cast<int64_t>(ranks.size());
+    need.workers = ranks.empty() ? 0 : 1;
+    need.scratch += info.process_bytes * need.workers;
+    return need;
+  }
+
+ private:
+  [[nodiscard]] const graph::RankProgram& program_of(int32_t rank) const {
+    return plan_.programs[static_cast<size_t>(plan_.ranks[static_cast<size_t>(rank)].program)];
+  }
+  /// Ranks of a program differ only in whether they are the first of their peers.
+  int64_t snapshot_bytes(int32_t rank) {
+    const graph::RankPlacement& at = plan_.ranks[static_cast<size_t>(rank)];
+    const auto key = std::tuple(at.program, at.pp, at.dp > 0, at.tp > 0);
+    if (const auto known = snapshots_.find(key); known != snapshots_.end()) return known->second;
+    int64_t bytes = 0;
+    for (const graph::Buffer& b : program_of(rank).buffers) {
+      const bool state =
+          b.kind == graph::BufferKind::kParameter || b.kind == graph::BufferKind::kMoment;
+      if (state && actors::writes_state(plan_, rank, b)) bytes += round_up(b.bytes, kAlign);
+    }
+    return snapshots_[key] = bytes;
+  }
+
+  const graph::Plan& plan_;
+  const HeldBeside& beside_;
+  int32_t validates_ = -1;
+  std::map<std::tuple<int32_t, int32_t, bool, bool>, int64_t> snapshots_;
+};
+
+int64_t room_of(const kernels::DeviceInfo& info, bool whole) {
+  return whole || info.free_bytes <= 0 ? info.memory_bytes : info.free_bytes;
+}
+
+Status refuse(const Need& need, const kernels::DeviceInfo& info, bool whole, bool another,
+              const char* hint) {
+  std::string who;
+  if (need.workers > 1) {
+    who = fmt::format(" for the {} workers that share it", need.workers);
+  } else if (need.ranks > 1) {
+    who = fmt::format(" for the {} ranks of one process", need.ranks);
+  }
+  std::string parts;
+  if (need.copies > 0)
+    parts += fmt::format(", {} of copies for checkpoints", format_bytes(need.copies));
+  if (need.scratch > 0)
+    parts += fmt::format(", {} of scratch and libraries", format_bytes(need.scratch));
+  if (!parts.empty()) parts = fmt::format(" ({} of arenas{})", format_bytes(need.arenas), parts);
+  const int64_t room = room_of(info, whole);
+  std::string there = format_bytes(room);
+  if (room != info.memory_bytes) {
+    there += " free";
+    if (info.memory_bytes > 0) there += " of " + format_bytes(info.memory_bytes);
+  }
+  return make_status(
+      Code::kOutOfMemory,
+      fmt::format("the plan needs {}{}{} and {}{} has {}; {}", format_bytes(need.total()), who,
+                  parts, another ? "a device like " : "", info.device, there, hint),
+      Scope::kDevice);
+}
+
+Status check_ranks(const graph::Plan& plan, const std::vector<int32_t>& ranks,
+                   const kernels::Backend& backend, const HeldBeside& beside, bool whole) {
+  const kernels::DeviceInfo& info = backend.info();
+  const Need need = Needs(plan, beside).of(ranks, info);
+  const int64_t room = room_of(info, whole);
+  if (room <= 0 || need.total() <= room) return {};
+  return refuse(need, info, whole, false, kTrainingHint);
 }
 
 }  // namespace
@@ -67,50 +195,59 @@ graph::StorageModel storage_model(const kernels::Backend& backend) {
   return graph::StorageModel::kNative;
 }
 
-int64_t hosted_bytes(const graph::Plan& plan, const graph::Plan* validation, int64_t workers) {
-  if (plan.ranks.empty()) return 0;
-  // As the runtime has it: the first rank validates, where it holds the whole model.
-  const auto sharded = [](const graph::Buffer& b) {
-    return b.kind == graph::BufferKind::kParameter && b.slice.sharded();
-  };
-  const int32_t first = rank_at(plan, 0, 0, 0);
-  const auto& buffers =
-      plan.programs[static_cast<size_t>(plan.ranks[static_cast<size_t>(first)].program)].buffers;
-  const bool whole = plan.mesh.pp == 1 && plan.mesh.tp == 1 &&
-                     std::none_of(buffers.begin(), buffers.end(), sharded);
-  const int32_t validates = validation != nullptr && whole ? first : -1;
-  const auto most = static_cast<int64_t>(plan.ranks.size());
-  const auto dealt = deal_ranks(plan, static_cast<int32_t>(std::clamp<int64_t>(workers, 1, most)));
-  int64_t busiest = 0;
-  for (const std::vector<int32_t>& ranks : dealt) {
-    int64_t bytes = 0;
-    for (const int32_t r : ranks) {
-      const int32_t program = plan.ranks[static_cast<size_t>(r)].program;
-      bytes += plan.programs[static_cast<size_t>(program)].arena_bytes;
-      if (r == validates) bytes += own_bytes(*validation);
-    }
-    busiest = std::max(busiest, bytes);
-  }
-  return busiest;
+int64_t held_bytes(const graph::Plan& plan, const std::vector<int32_t>& ranks,
+                   const HeldBeside& beside) {
+  return Needs(plan, beside).of(ranks, {}).total();
+}
+
+int32_t num_devices_here(const std::string& text) {
+  if (devices_of_host(text, 2).size() == 1) return 1;
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const auto num = transport::count_devices({.visible = visible == nullptr ? "" : visible});
+  return static_cast<int32_t>(devices_of_host(text, num.ok() ? *num : 1).size());
 }
 
 Status check_memory(const graph::Plan& plan, const kernels::Backend& backend,
-                    const graph::Plan* validation, int64_t workers) {
-  const int64_t there = backend.info().memory_bytes;
-  const int64_t needed = hosted_bytes(plan, validation, workers);
-  if (there <= 0 || needed <= there) return {};
-  const auto ranks = static_cast<int64_t>(plan.ranks.size());
-  const int64_t hosted = (ranks + workers - 1) / std::max<int64_t>(workers, 1);
-  const std::string share =
-      hosted > 1 ? fmt::format(" for the {} ranks of one process", hosted) : std::string();
-  return make_status(
-      Code::kOutOfMemory,
-      fmt::format("the plan needs {}{} and {} has {}; less take a smaller "
-                  "training.micro_batch_size, training.seq_len or model, training.recompute, "
-                  "training.memory_budget, and, with more workers, parallelism.zero_stage, "
-                  "parallelism.tensor_parallel_degree or parallelism.pipeline_parallel_degree",
-                  format_bytes(needed), share, backend.info().device, format_bytes(there)),
-      Scope::kDevice);
+                    const DeviceShare& share) {
+  if (plan.ranks.empty()) return {};
+  const kernels::DeviceInfo& info = backend.info();
+  const auto most = static_cast<int64_t>(plan.ranks.size());
+  const auto dealt =
+      deal_ranks(plan, static_cast<int32_t>(std::clamp<int64_t>(share.workers, 1, most)));
+  const auto workers = static_cast<int64_t>(dealt.size());
+  std::vector<Need> on(
+      static_cast<size_t>(share.devices > 0 ? std::min(share.devices, workers) : workers));
+  Needs needs(plan, share.beside);
+  for (size_t w = 0; w < dealt.size(); ++w) on[w % on.size()] += needs.of(dealt[w], info);
+  // What is free is known of the first device alone.
+  const bool first_is_here = share.devices > 0;
+  size_t worst = 0;
+  int64_t lacks = 0;
+  for (size_t d = 0; d < on.size(); ++d) {
+    const int64_t room = room_of(info, share.whole || d > 0 || !first_is_here);
+    if (room <= 0 || on[d].total() - room <= lacks) continue;
+    worst = d;
+    lacks = on[d].total() - room;
+  }
+  if (lacks == 0) return {};
+  return refuse(on[worst], info, share.whole || worst > 0 || !first_is_here, worst > 0,
+                share.hint != nullptr ? share.hint : kTrainingHint);
+}
+
+Status await_memory(const kernels::BackendTable& backends, const DeviceSpec& device,
+                    const graph::Plan& plan, const std::vector<int32_t>& ranks,
+                    const HeldBeside& beside, int64_t patience_ms,
+                    std::unique_ptr<kernels::Backend>& backend) {
+  const auto pause = std::chrono::microseconds(patience_ms * 1000 / kLooks);
+  for (int64_t looks = 0;; ++looks) {
+    const Status fits = check_ranks(plan, ranks, *backend, beside, false);
+    if (fits.ok() || looks >= kLooks) return fits;
+    if (!check_ranks(plan, ranks, *backend, beside, true).ok()) return fits;
+    if (looks == 0) log::info("waits for memory: {}", fits.message());
+    std::this_thread::sleep_for(pause);
+    backend.reset();
+    SGA_ASSIGN(backend, create_device(backends, device));
+  }
 }
 
 }  // namespace sgactor::apps

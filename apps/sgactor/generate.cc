@@ -38,6 +38,9 @@ Result<int> generate(const CommandLine& line, const GenerateOptions& options) {
                               ? options.context
                               : std::min(trained, model.config.max_position_embeddings);
   TextSampler sampler(model.config, context, *backend, *model.state);
+  // With the token that begins a text.
+  const auto prompt_tokens = static_cast<int64_t>(tokenizer->encode(options.prompt).size()) + 1;
+  SGA_TRY(sampler.check_memory(prompt_tokens + options.sampling.max_tokens));
   SGA_TRY(print_continuation(sampler, *tokenizer, model.config.vocab_size, options.prompt,
                              options.sampling));
   return kExitDone;

@@ -82,7 +82,8 @@ Result<CompiledJob> compile_size(const TunedRun& run, int64_t size) {
     return budget ? Status(Code::kOutOfMemory, s.scope(), s.message(), s.origin()) : s;
   }
   CompiledJob compiled = std::move(*sized);
-  SGA_TRY(check_memory(compiled.compiled.plan, run.backend, run.validation));
+  SGA_TRY(check_memory(compiled.compiled.plan, run.backend,
+                       {.beside = {.validation = run.validation, .snapshots = true}}));
   return compiled;
 }
 

@@ -56,8 +56,13 @@ TextSampler::TextSampler(graph::LlamaConfig config, int64_t max_context, kernels
                          const transport::StateSource& state)
     : config_(std::move(config)), max_context_(max_context), backend_(backend), state_(state) {}
 
-Status TextSampler::use_length(int64_t length) {
-  runner_.reset();
+int64_t TextSampler::length_for(int64_t num_tokens) const {
+  int64_t length = kShortestLength;
+  while (length < std::min(num_tokens, max_context_)) length *= kGrowth;
+  return std::min(length, max_context_);
+}
+
+Result<graph::Plan> TextSampler::plan_of(int64_t length) const {
   graph::ForwardOptions forward;
   forward.batch = 1;
   forward.seq_len = length;
@@ -67,7 +72,19 @@ Status TextSampler::use_length(int64_t length) {
   options.seq_len = length;
   options.storage = storage_model(backend_);
   SGA_ASSIGN(auto compiled, graph::compile_forward(config_, forward, options));
-  plan_ = std::move(compiled.plan);
+  return std::move(compiled.plan);
+}
+
+Status TextSampler::check_memory(int64_t num_tokens) const {
+  SGA_ASSIGN(const graph::Plan plan, plan_of(length_for(num_tokens)));
+  return apps::check_memory(
+      plan, backend_,
+      {.hint = "less take a shorter --context, a shorter prompt or fewer --max-tokens"});
+}
+
+Status TextSampler::use_length(int64_t length) {
+  runner_.reset();
+  SGA_ASSIGN(plan_, plan_of(length));
   SGA_ASSIGN(runner_, actors::ForwardRunner::create(plan_, backend_, state_));
   length_ = length;
   return {};
@@ -78,9 +95,7 @@ Result<std::vector<float>> TextSampler::next_logits(std::span<const int32_t> ids
     ids = ids.last(static_cast<size_t>(max_context_));
   const auto count = static_cast<int64_t>(ids.size());
   if (runner_ == nullptr || count > length_) {
-    int64_t length = kShortestLength;
-    while (length < count) length *= kGrowth;
-    SGA_TRY(use_length(std::min(length, max_context_)));
+    SGA_TRY(use_length(length_for(count)));
   }
   std::vector<int32_t> tokens(static_cast<size_t>(length_), 0);
   std::copy(ids.begin(), ids.end(), tokens.begin());

@@ -34,6 +34,9 @@ class TextSampler {
   /// `backend` and `state` must outlive the sampler. `max_context` >= 1 bounds the lengths.
   TextSampler(graph::LlamaConfig config, int64_t max_context, kernels::Backend& backend,
               const transport::StateSource& state);
+  /// Whether the device can hold the plan that so many tokens lead to. Allocates nothing there.
+  /// Errors: kOutOfMemory, scope kDevice, as apps::check_memory has it.
+  [[nodiscard]] Status check_memory(int64_t num_tokens) const;
   /// Logits (vocabulary) that follow `ids`. Pre: ids is not empty.
   Result<std::vector<float>> next_logits(std::span<const int32_t> ids);
   /// Appends up to max_tokens sampled ids to `ids`, telling each to `on_token`; stops after
@@ -42,6 +45,8 @@ class TextSampler {
                 const std::function<void()>& on_token);
 
  private:
+  [[nodiscard]] int64_t length_for(int64_t num_tokens) const;
+  [[nodiscard]] Result<graph::Plan> plan_of(int64_t length) const;
   Status use_length(int64_t length);
 
   graph::LlamaConfig config_;

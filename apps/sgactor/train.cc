@@ -173,6 +173,7 @@ Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory
     if (!summary->interrupted)
       failure = export_and_sample(job, setup.training.config, run, backend);
   }
+  if (exit_code(failure) == kExitNoDevice) return failure;  // a worker's device, or its memory
   if (!failure.ok()) {
     std::fprintf(stderr, "sgactor: the run failed: %s\n", failure.to_string().c_str());
     return kExitFailed;
@@ -222,6 +223,24 @@ int64_t count_workers(const JobSpec& job, const TrainOptions& options) {
   if (options.cluster.workers > 0) return options.cluster.workers;
   const JobSpec::Parallelism& p = job.parallelism;
   return p.data_parallel_degree * p.tensor_parallel_degree * p.pipeline_parallel_degree;
+}
+
+/// What each device will hold, as far as is known here: workers on other hosts have theirs there.
+DeviceShare device_share(const JobSpec& job, const TrainOptions& options,
+                         const TrainingSetup& setup, const RunDirectory& run) {
+  const ClusterOptions& o = options.cluster;
+  DeviceShare share;
+  share.beside.validation = setup.validation ? &setup.validation->plan : nullptr;
+  share.beside.snapshots = true;
+  share.beside.verifies = job.resilience.verify_interval > 0;
+  share.workers = count_workers(job, options);
+  const bool elsewhere = !o.nodes.empty() || !o.hosts.empty() || options.launcher.size > 1;
+  if (share.workers > 1) share.devices = num_devices_here(options.devices);
+  if (elsewhere) share.devices = 0;
+  // Workers that wait for this coordinator hold what they will use.
+  const auto left = options.resume ? read_left(run) : Result<std::optional<LeftRun>>(std::nullopt);
+  share.whole = left.ok() && left->has_value();
+  return share;
 }
 
 /// What a coordinator of this run has left that has died, if this one can go on with it: nothing
@@ -341,8 +360,7 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
   SGA_ASSIGN(TrainingSetup setup,
              set_up_training(job, storage_model(*backend), &cache, validation_batch));
   SGA_TRY(check_memory(setup.training.compiled.plan, *backend,
-                       setup.validation ? &setup.validation->plan : nullptr,
-                       count_workers(job, options)));
+                       device_share(job, options, setup, run)));
   SGA_TRY(check_replicas(job, setup.training.compiled.plan));
   SGA_ASSIGN(std::optional<LeftRun> left,
              find_left(job, options, run, setup.training.compiled.plan.schema_hash));
