@@ -11,7 +11,7 @@ rm -rf "$pack"
 files=$pack/files
 mkdir -p "$files/bin" "$files/tests" "$files/lib"
 cp "$build/bin/sgactor" "$build/bin/sgactor_cuda.so" "$files/bin/"
-for t in conformance_test plan_parity_test gpu_shapes_test gpu_graphs_test gpu_xid_test gpu_error_table gpu_step_bench; do cp "$build/tests/$t" "$files/tests/"; done
+for t in conformance_test plan_parity_test gpu_shapes_test gpu_graphs_test gpu_memory_test gpu_xid_test gpu_error_table gpu_step_bench; do cp "$build/tests/$t" "$files/tests/"; done
 strip "$files"/bin/* "$files"/tests/*
 # Libraries by ldd, without those of the C and C++ run times, CUDA and its driver, which are there.
 there='linux-vdso|ld-linux|/libc\.so|/libm\.so|/libdl\.so|/libpthread\.so|/librt\.so|/libstdc\+\+|/libgcc_s|/libcu|/libnv'

@@ -89,6 +89,7 @@ for stage in "$@"; do
       gtest conformance ./tests/conformance_test --gtest_filter='*cuda*'
       gtest shapes ./tests/gpu_shapes_test
       gtest xid ./tests/gpu_xid_test
+      gtest memory ./tests/gpu_memory_test
       ;;
     parity)
       gtest parity ./tests/plan_parity_test --gtest_filter='*cuda*'
