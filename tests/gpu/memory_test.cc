@@ -173,7 +173,7 @@ TEST_F(GpuMemory, ARunThatFindsTooLittleEndsBeforeItBegins) {
 TEST_F(GpuMemory, WorkersOfOneDeviceAreCountedTogether) {
   const std::string train = "train " + job("llama-125m", "bf16") + " --devices cuda:0 --run-dir ";
   // Room for one of two ranks, with its copy for checkpoints and its libraries, but not for both.
-  const auto held = take_all_but(9 * 1024 * kMiB);
+  const auto held = take_all_but(8 * 1024 * kMiB);
   ASSERT_TRUE(held.ok()) << held.status().message();
   const Outcome one = run(train + "one --parallelism.data_parallel_degree=1");
   EXPECT_EQ(one.exit_code, 0) << one.text;
