@@ -12,6 +12,7 @@ find_package(OpenSSL REQUIRED)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 
 # CAF 0.17 ships neither a CMake package nor a .pc file.

@@ -12,10 +12,12 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -99,14 +101,33 @@ std::string newest_until(const std::vector<transport::CheckpointListing>& found,
   return path;
 }
 
+/// Of steps that are executed again: which of them ranks computed otherwise than this device does.
+void note_arithmetic(const RunRecord& record, int64_t first, int64_t last,
+                     const std::string& fingerprint, std::vector<std::string>& notes) {
+  for (auto it = record.arithmetic.begin(); it != record.arithmetic.end(); ++it) {
+    const auto next = std::next(it);
+    const int64_t begin = std::max(first, it->first);
+    const int64_t end = next == record.arithmetic.end() ? last : std::min(last, next->first - 1);
+    if (begin > end) continue;
+    const auto num_ranks = static_cast<int64_t>(it->second.size());
+    const std::string difference =
+        arithmetic_difference(same_arithmetic(num_ranks, fingerprint), it->second);
+    if (difference.empty()) continue;
+    notes.push_back(fmt::format("steps {} to {}: {}: bits may differ", begin, end, difference));
+  }
+}
+
 /// Why bits may differ although nothing is wrong.
-std::vector<std::string> notes_of(const RunRecord& record, const kernels::DeviceInfo& here) {
+std::vector<std::string> notes_of(const RunRecord& record, int64_t first, int64_t last,
+                                  const kernels::DeviceInfo& here) {
   std::vector<std::string> notes;
   const RecordedStart& start = record.starts.back();
   const std::string was = kind_of(start.device);
   if (!was.empty() && was != kind_of(here.device)) {
     notes.push_back(
         fmt::format("the run used {}, this is {}: bits may differ", start.device, here.device));
+  } else if (!record.arithmetic.empty()) {
+    note_arithmetic(record, first, last, here.fingerprint, notes);
   } else if (!start.fingerprint_hash.empty() &&
              start.fingerprint_hash != hex64(hash64(here.fingerprint))) {
     notes.push_back("the run's device, kernels or libraries were others: bits may differ");
@@ -266,7 +287,7 @@ Result<int> audit_run(const CommandLine& line, const AuditOptions& options) {
   SGA_ASSIGN(const DeviceSpec device, parse_devices(devices));
   SGA_ASSIGN(const auto backend, create_device(*line.backends, device));
   audit.device = backend->info().device;
-  audit.notes = notes_of(record, backend->info());
+  audit.notes = notes_of(record, audit.from_step + 1, audit.range.last, backend->info());
   ScratchDirectory scratch;
   SGA_TRY(scratch.make());
   work.scratch = scratch.path();

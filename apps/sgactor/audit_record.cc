@@ -41,6 +41,8 @@ void add_line(const Json& line, RunRecord& record) {
     record.samples[step] = field_or<std::string>(line, "sample_hash", "");
   } else if (what == "micro_batch_size") {
     record.sizes[step + 1] = field_or<int64_t>(line, "to", 0);
+  } else {
+    add_arithmetic(line, record.arithmetic);
   }
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include "apps/sgactor/arithmetic.h"
 #include "apps/sgactor/job_spec.h"
 #include "apps/sgactor/run_directory.h"
 #include "graph/base/status.h"
@@ -27,6 +28,7 @@ struct RunRecord {
   std::map<int64_t, std::string> samples;    ///< sample_hash by step, of audit.jsonl
   std::vector<RecordedStart> starts;         ///< those whose steps still count; oldest first
   std::map<int64_t, int64_t> sizes;  ///< first step -> micro-batch size that was chosen for it
+  ArithmeticRecord arithmetic;       ///< by which ranks computed; empty: not recorded
   [[nodiscard]] int64_t first_step() const { return loss_bits.begin()->first; }
   [[nodiscard]] int64_t last_step() const { return loss_bits.rbegin()->first; }
 };

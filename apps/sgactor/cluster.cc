@@ -3,6 +3,7 @@
 #include "actors/runtime/gateway.h"
 #include "actors/runtime/tls_identity.h"
 #include "apps/sgactor/clock.h"
+#include "apps/sgactor/cluster_course.h"
 #include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/device_deal.h"
 #include "apps/sgactor/stop_signal.h"
@@ -154,7 +155,8 @@ Status Cluster::gather(const RunDirectory& run, const std::atomic<bool>& stop) {
   const bool returned = !nodes_.empty();
   if (!returned) SGA_TRY(start_local_nodes());
   print_join_line();
-  // What is missing there is started when all know where they stand (settle_returned).
+  // What is missing there is started when all know where they stand (settle_returned). Those that
+  // have returned compute as their ranks did.
   if (returned) return {};
   const int64_t deadline = now_ms() + setup_.options.join_timeout_s * 1000;
   while (!complete()) {
@@ -162,7 +164,7 @@ Status Cluster::gather(const RunDirectory& run, const std::atomic<bool>& stop) {
     if (now_ms() >= deadline) return no_device(missing());
     SGA_TRY(step(kStepMs));
   }
-  return {};
+  return check_arithmetic(run, stop);
 }
 
 bool Cluster::complete() const {
@@ -291,6 +293,7 @@ Cluster::Fault Cluster::make_fault(supervision::FaultKind kind, Status status, i
 
 /// What the storm breaker says of another fault there; the run ends where it says so.
 supervision::StormBreaker::Verdict Cluster::count_storm(int32_t place) {
+  ++num_faults_;
   const auto verdict = storm_.on_fault(place, now_ms() * 1000);
   if (verdict == supervision::StormBreaker::Verdict::kStopJob) {
     storm_status_ =
@@ -519,8 +522,12 @@ bool Cluster::takes_arithmetic(Worker& worker, const std::string& fingerprint) {
   return true;
 }
 
-/// For a coordinator after this one.
-void Cluster::keep_fingerprints() {
+/// For the run's record, and for a coordinator after this one.
+void Cluster::keep_fingerprints(const Course& course, int64_t first_step) {
+  if (course.work->on_arithmetic && told_fingerprints_ != fingerprints_) {
+    told_fingerprints_ = fingerprints_;
+    course.work->on_arithmetic(first_step, fingerprints_);
+  }
   if (left_run_.path.empty() || left_.fingerprints == fingerprints_) return;
   left_.fingerprints = fingerprints_;
   rewrite_left();
@@ -570,6 +577,7 @@ Status Cluster::step(int64_t timeout_ms) {
     SGA_TRY(on_event(*event));
     event = session_->next(0);
   }
+  show_status(/*at_once=*/false);
   return check_children();
 }
 

@@ -3,6 +3,7 @@
 #include "actors/runtime/node_children.h"
 #include "actors/runtime/remote_session.h"
 #include "actors/runtime/training.h"
+#include "apps/sgactor/arithmetic.h"
 #include "apps/sgactor/cluster_left.h"
 #include "apps/sgactor/cluster_options.h"
 #include "apps/sgactor/cluster_standing.h"
@@ -25,6 +26,7 @@
 #include "supervision/recovery/replicas.h"
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,6 +37,9 @@
 #include <vector>
 
 namespace sgactor::apps {
+
+class StatusBoard;
+enum class RunState : uint8_t;
 
 /// The coordinator's side of a run in several processes: listens, starts this host's node, takes
 /// nodes and workers in, deals the logical ranks, and ends everybody. One thread: the main one.
@@ -61,9 +66,11 @@ class Cluster {
     bool allow_inexact = false;   ///< ranks may move to workers of another arithmetic
     int64_t orphan_ms = 0;        ///< others wait as long for another coordinator; 0: not
     std::optional<LeftRun> left;  ///< of a coordinator that has died: taken over
+    RankArithmetic arithmetic;    ///< by what a run that is resumed was computed; empty: not known
     double progress_factor = 0;   ///< as supervision::ProgressWatch has them
     double progress_floor_s = 10;
     double expected_step_ms = 0;
+    StatusBoard* status = nullptr;  ///< is told who takes part; null: nobody
   };
   /// Listens; nothing else is there yet. Errors: kInvalidArgument: a wrong option, a port in use.
   static Result<std::unique_ptr<Cluster>> create(Setup setup);
@@ -73,9 +80,9 @@ class Cluster {
   Cluster& operator=(const Cluster&) = delete;
 
   /// Writes the token into the run directory, prints how others join, starts this host's node and
-  /// those of the hosts file, and waits until there are as many workers as needed. Errors:
-  /// kTimeout, scope kDevice, saying what is there and what is missing; kCancelled if `stop` is
-  /// set; the end of a node.
+  /// those of the hosts file, and waits until there are as many workers as needed, of the
+  /// arithmetic that the run has. Errors: kTimeout, scope kDevice, saying what is there and what is
+  /// missing; as other_arithmetic; kCancelled if `stop` is set; the end of a node.
   Status gather(const RunDirectory& run, const std::atomic<bool>& stop);
 
   struct Work {
@@ -87,6 +94,8 @@ class Cluster {
     std::string checkpoint;  ///< step directory; empty: initial weights
     actors::TrainingSpec spec;
     actors::TrainingObserver* observer = nullptr;
+    /// Told by what all ranks compute from a step on: before the first one, and when it changes.
+    std::function<void(int64_t first_step, const RankArithmetic&)> on_arithmetic;
   };
   /// Loads the plan everywhere and runs it to its end, through losses of workers. Errors: what
   /// could not be survived, naming the worker or node that failed first; kCorruption if a step came
@@ -187,7 +196,7 @@ class Cluster {
   [[nodiscard]] Result<std::map<int32_t, std::vector<int32_t>>> deal_apart(
       const std::vector<int32_t>& chosen) const;
   bool takes_arithmetic(Worker& worker, const std::string& fingerprint);
-  void keep_fingerprints();
+  void keep_fingerprints(const Course& course, int64_t first_step);
   Status check_children();
   Status lose(int32_t index, supervision::FaultKind kind, const Status& why);
   /// Found at `detected_ms` by now_ms(); 0: now. `culprit` "": what the Status says.
@@ -198,6 +207,11 @@ class Cluster {
   Worker* find_peer(actors::wire::PeerId peer);
   [[nodiscard]] std::string missing() const;
   [[nodiscard]] bool complete() const;
+
+  // --- a run that is resumed: cluster_arithmetic.cc ---
+  Status ask_arithmetic(const std::atomic<bool>& stop);
+  void on_arithmetic(actors::wire::PeerId from, const std::string& fingerprint);
+  Status check_arithmetic(const RunDirectory& run, const std::atomic<bool>& stop);
 
   // --- recovery in place: cluster_adopt.cc ---
   void listen_to_fences(Course& course, actors::CoordinatorHost& host);
@@ -283,9 +297,13 @@ class Cluster {
   void check_silence();
   void note_progress(Course& course);
   void write_recovery(Course& course);
-  void write_state(const Course& course) const;
+  void write_state(const Course& course);
   [[nodiscard]] int64_t num_active() const;
   [[nodiscard]] bool should_deal_again() const;
+
+  // --- the status page: cluster_status.cc ---
+  [[nodiscard]] RunState run_state() const;
+  void show_status(bool at_once);
 
   // --- requests, devices, hosts that are left: cluster_control.cc ---
   bool take_request(const Work& work);
@@ -333,8 +351,10 @@ class Cluster {
   std::vector<Place> places_;
   std::map<HostDevice, std::string> arithmetic_at_;  // of workers that were there, by kind_of
   std::map<int32_t, std::string> fingerprints_;  // of the arithmetic of ranks, as they were loaded
-  bool moved_inexactly_ = false;                 // since the recovery under way has begun
-  std::map<int32_t, int32_t> starting_;          // index to place of those that have not joined yet
+  std::map<int32_t, std::string> told_fingerprints_;  // to Work::on_arithmetic
+  std::set<int32_t> unknown_;            // indices of workers whose arithmetic is asked for
+  bool moved_inexactly_ = false;         // since the recovery under way has begun
+  std::map<int32_t, int32_t> starting_;  // index to place of those that have not joined yet
   int32_t next_index_ = 0;
   std::set<actors::wire::PeerId> draining_;  // nodes
   std::set<int32_t> closed_places_;          // where no worker is started any more
@@ -357,6 +377,9 @@ class Cluster {
   bool running_ = false;
   bool state_stale_ = false;  // control/state.json: spares have come or gone
   bool ended_ = false;
+  const Course* shown_ = nullptr;  // of the run under way
+  int64_t shown_ms_ = 0;
+  int64_t num_faults_ = 0;
   ReplicaCopy copy_;
   std::unique_ptr<MirrorDirectory> memory_;
   std::string shared_mirror_;               // below the run directory; empty: none

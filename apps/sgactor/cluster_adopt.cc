@@ -139,6 +139,7 @@ Status Cluster::note_broken_link(Course& course) {
   if (!course.adopts || course.link_faults > kMostLinkFaults) {
     return make_status(Code::kDisconnected, text, Scope::kRank);
   }
+  ++num_faults_;
   faults_.push_back(make_fault(supervision::FaultKind::kPartition,
                                make_status(Code::kDisconnected, text, Scope::kChannel), -1, "",
                                course.suspended_ms));
@@ -316,7 +317,7 @@ void Cluster::join_adopters(Course& course, const actors::CoordinatorActor& coor
     }
   }
   course.in_place.waiting.clear();
-  keep_fingerprints();
+  keep_fingerprints(course, course.in_place.point.redo_to + 1);
   course.recovery->workers = num_active();
   write_state(course);
 }

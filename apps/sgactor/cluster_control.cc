@@ -179,6 +179,7 @@ void Cluster::on_opaque(wire::PeerId from, const wire::Opaque& message) {
   if (message.kind == kProfiled) return on_profiled(from, message.payload);
   if (message.kind == kStanding) return on_standing(from, message.payload);
   if (message.kind == kStateCopied) return on_state_copied(message.payload);
+  if (message.kind == kArithmetic) return on_arithmetic(from, message.payload);
   if (message.kind != kDeviceFault) return;
   const auto told = parse_injected(message.payload);
   if (told.ok()) on_device_fault({told->worker, static_cast<int32_t>(told->value)});

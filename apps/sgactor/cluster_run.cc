@@ -7,6 +7,7 @@
 #include "apps/sgactor/cluster.h"
 #include "apps/sgactor/cluster_course.h"
 #include "apps/sgactor/cluster_ranks.h"
+#include "apps/sgactor/status_board.h"
 #include "graph/base/log.h"
 #include "graph/plan/serial.h"
 #include "transport/storage/run_files.h"
@@ -256,7 +257,7 @@ Status Cluster::load(Course& course, const std::atomic<bool>& stop) {
     check_silence();
   }
   if (course.recovery) course.recovery->loaded_ms = since(course.recovery_ms);
-  keep_fingerprints();
+  keep_fingerprints(course, course.from.redo_to + 1);
   return {};
 }
 
@@ -655,13 +656,15 @@ void Cluster::write_recovery(Course& course) {
     recovery.culprit = it->second;
   }
   course.log.write(recovery);
+  if (setup_.status != nullptr) setup_.status->add_recovery(recovery_line(recovery));
   std::printf("%s\n", recovery_text(recovery).c_str());
   std::fflush(stdout);
   course.recovery.reset();
 }
 
 /// For whoever looks at the run from outside: who hosts what now.
-void Cluster::write_state(const Course& course) const {
+void Cluster::write_state(const Course& course) {
+  show_status(/*at_once=*/true);
   nlohmann::ordered_json out;
   out["generation"] = course.generation;
   out["coordinator"] = ::getpid();
@@ -687,6 +690,9 @@ Result<actors::TrainingSummary> Cluster::run(const Work& work, const std::atomic
   Course course;
   SGA_TRY(start_course(work, course));
   running_ = true;
+  shown_ = &course;
+  const std::unique_ptr<Cluster, void (*)(Cluster*)> shown(
+      this, [](Cluster* self) { self->shown_ = nullptr; });
   while (true) {
     auto outcome = attempt(course, stop);
     if (!outcome.ok() && outcome.status().code() == Code::kCancelled && faults_.empty()) {

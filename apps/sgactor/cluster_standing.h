@@ -16,6 +16,10 @@ namespace sgactor::apps {
 inline constexpr uint32_t kTerms = 16;  ///< coordinator -> node, worker: Terms
 inline constexpr uint32_t kStanding =
     17;  ///< node, worker -> a coordinator that takes the run over
+/// coordinator -> worker: by what does it compute? Answered by kArithmetic, of which the payload is
+/// no JSON but the fingerprint itself; empty: its device does not open.
+inline constexpr uint32_t kAskArithmetic = 18;
+inline constexpr uint32_t kArithmetic = 19;
 
 /// The name of a worker's process on the data plane. Unlike the control plane's it outlives the
 /// coordinator. `worker` is the process's index, until its actors have failed: then it begins again

@@ -330,7 +330,6 @@ Status Cluster::load_missing(Course& course, int64_t committed, const std::atomi
     }
   }
   course.in_place.waiting.clear();
-  keep_fingerprints();
   return {};
 }
 
@@ -367,6 +366,7 @@ Status Cluster::take_over(Course& course, const std::atomic<bool>& stop) {
   deal_returned(course);
   expel_stale();
   SGA_TRY(load_missing(course, committed, stop));
+  keep_fingerprints(course, committed + 1);
   recovery.fenced_ms = static_cast<double>(now_ms() - course.recovery_ms);
   recovery.from_step = committed;
   recovery.workers = num_active();

@@ -131,6 +131,12 @@ bool supersedes_routes(const actors::SessionEvent& event) {
           std::holds_alternative<wire::Shutdown>(event.envelope.body));
 }
 
+Result<std::unique_ptr<kernels::Backend>> open_device(const WorkerOptions& options,
+                                                      const CommandLine& line) {
+  SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
+  return create_device(*line.backends, device);
+}
+
 /// What a worker holds once its plan is loaded. Destroyed in reverse order.
 class Work {
  public:
@@ -138,11 +144,15 @@ class Work {
                                               const WorkerOptions& options, const CommandLine& line,
                                               wire::PeerId self,
                                               std::shared_ptr<actors::ExecutionLedger> executions,
-                                              std::unique_ptr<LoadedJob> ready) {
+                                              std::unique_ptr<LoadedJob> ready,
+                                              std::unique_ptr<kernels::Backend> opened) {
     auto out = std::make_unique<Work>();
     const int64_t begin_ms = now_ms();
     SGA_ASSIGN(const DeviceSpec device, parse_devices(options.devices));
-    SGA_ASSIGN(out->backend_, create_device(*line.backends, device));
+    out->backend_ = std::move(opened);
+    if (!out->backend_) {
+      SGA_ASSIGN(out->backend_, create_device(*line.backends, device));
+    }
     const int32_t threads = std::max(2, std::min(out->backend_->info().num_threads, 8));
     SGA_ASSIGN(out->job_, load_plan(message, threads, *line.strategies, std::move(ready)));
     HeldBeside beside;
@@ -428,6 +438,7 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
   Terms terms;
   wire::PeerId self = data_peer(static_cast<int32_t>(options.index));
   std::unique_ptr<LoadedJob> ready;
+  std::unique_ptr<kernels::Backend> opened;  // for the first plan
   const auto executions = std::make_shared<actors::ExecutionLedger>();
   tell_standing(session, options, nullptr);
   while (true) {
@@ -451,14 +462,14 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
       }
       work.reset();
       self = data_peer(load->worker);
-      auto made = Work::create(*load, options, line, self, executions, std::move(ready));
+      auto made =
+          Work::create(*load, options, line, self, executions, std::move(ready), std::move(opened));
       if (made.ok()) {
         work = std::move(*made);
         pulse.follow(work->shared());
         session.send(event->peer.id, work->loaded(load->worker), event->envelope.request);
       } else {
-        session.send(event->peer.id, wire::Failed{refusal(made.status())},
-                     event->envelope.request);
+        session.send(event->peer.id, wire::Failed{refusal(made.status())}, event->envelope.request);
       }
     } else if (const auto* routes = std::get_if<wire::Routes>(&body); routes && work) {
       const bool rejoins = work->is_running();
@@ -476,6 +487,17 @@ int serve(actors::RemoteSession& session, Pulse& pulse, WorkerOptions& options,
       const char* end = times->payload.data() + times->payload.size();
       if (std::from_chars(times->payload.data(), end, steps).ptr == end && steps > 0)
         work->record_steps(std::min(steps, kMostProfileSteps));
+    } else if (const auto* doubt = std::get_if<wire::Opaque>(&body);
+               doubt && doubt->kind == kAskArithmetic) {
+      if (!work && !opened) {
+        // One that does not open says why when the plan comes.
+        auto device = open_device(options, line);
+        if (device.ok()) opened = std::move(*device);
+      }
+      const std::string fingerprint = work     ? work->loaded(0).fingerprint
+                                      : opened ? opened->info().fingerprint
+                                               : "";
+      session.send(event->peer.id, wire::Opaque{kArithmetic, fingerprint});
     } else if (const auto* asked = std::get_if<wire::Opaque>(&body);
                asked && asked->kind == kAskViews) {
       session.send(event->peer.id, wire::Opaque{kRankViews, work ? work->views() : "[]"});

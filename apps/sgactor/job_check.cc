@@ -1,6 +1,7 @@
 // Rules between keys, and what this build can run.
 #include "apps/sgactor/byte_size.h"
 #include "apps/sgactor/job_spec.h"
+#include "apps/sgactor/net_address.h"
 
 #include <fmt/format.h>
 
@@ -66,6 +67,10 @@ Status check_combinations(const JobSpec& job) {
   if (!job.profile.record.empty() && job.training.auto_micro_batch) {
     return bad("profile.record",
                "needs a number for training.micro_batch_size: times are of one size");
+  }
+  if (!job.log.status_page.empty()) {
+    const auto address = parse_net_address(job.log.status_page);
+    if (!address.ok()) return bad("log.status_page", address.status().message());
   }
   if (ranks < job.parallelism.data_parallel_degree) {
     return bad("parallelism.logical_data_parallel",

@@ -161,7 +161,8 @@ constexpr JobKey kKeys[] = {
      "steps; the gradients of every such step are executed again by another rank and compared; "
      "0: never"},
     {"resilience", "allow_inexact", SGA_FIELD(resilience.allow_inexact), any(),
-     "a worker with other arithmetic may take over a rank; bits may differ from there on"},
+     "a worker, or a resume, with other arithmetic may go on with a rank; bits may differ from "
+     "there on"},
     {"checkpoint", "interval", SGA_FIELD(checkpoint.interval), at_least(0),
      "steps between checkpoints; 0: only at the end"},
     {"checkpoint", "keep", SGA_FIELD(checkpoint.keep), at_least(0),
@@ -197,6 +198,11 @@ constexpr JobKey kKeys[] = {
      "start of the text that is sampled at the end"},
     {"log", "sample_tokens", SGA_FIELD(log.sample_tokens), range(0, 1 << 20),
      "length of the sampled continuation at the end; 0: none"},
+    {"log", "tensorboard", SGA_FIELD(log.tensorboard), any(),
+     "write the numbers of metrics.jsonl to RUN/tensorboard too, for TensorBoard"},
+    {"log", "status_page", SGA_FIELD(log.status_page), any(),
+     "HOST:PORT where the run answers HTTP: /, /status, /metrics, /healthz; port 0: any free one; "
+     "without a password, so for loopback or a private network; empty: nowhere"},
     {"profile", "use", SGA_FIELD(profile.use), path(),
      "a profile that a run has recorded: stages, prefetch and buckets go by its times"},
     {"profile", "record", SGA_FIELD(profile.record), path(),

@@ -97,6 +97,8 @@ struct JobSpec {
     std::string level = "info";
     std::string sample_prompt;
     int64_t sample_tokens = 0;
+    std::string status_page;
+    bool tensorboard = false;
   } log;
   struct Profile {
     std::string use;

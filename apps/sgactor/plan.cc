@@ -1,4 +1,5 @@
 // sgactor plan: what would run, and why. Compiles, allocates nothing, needs no device.
+#include "apps/sgactor/cluster_fit.h"
 #include "apps/sgactor/cluster_options.h"
 #include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/command_line.h"
@@ -20,6 +21,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 namespace sgactor::apps {
 namespace {
@@ -61,15 +63,6 @@ void print_prices(const graph::Plan& plan, int64_t mirror_interval) {
   }
 }
 
-int64_t arena_bytes(const graph::Plan& plan, const std::vector<int32_t>& ranks) {
-  int64_t bytes = 0;
-  for (const int32_t r : ranks) {
-    const auto program = static_cast<size_t>(plan.ranks[static_cast<size_t>(r)].program);
-    bytes += plan.programs[program].arena_bytes;
-  }
-  return bytes;
-}
-
 void print_mesh(const graph::Plan& plan) {
   const auto n = plan.ranks.size();
   std::string of = "one rank";
@@ -94,25 +87,52 @@ void print_workers(const graph::Plan& plan, int64_t workers) {
   }
 }
 
-/// Whether the ranks, dealt over all devices of a cluster, find room on the smallest.
-void print_cluster_fit(const graph::Plan& plan, const graph::ClusterSpec& cluster) {
-  const int32_t devices = cluster.num_devices();
-  const int32_t used = std::min(devices, plan.mesh.num_ranks());
-  int64_t most = 0;
-  for (const auto& ranks : deal_ranks(plan, used)) {
-    most = std::max(most, arena_bytes(plan, ranks));
-  }
-  int64_t room = cluster.hosts[0].devices[0].memory_bytes;
-  for (const graph::HostSpec& host : cluster.hosts) {
-    for (const graph::DeviceSpec& device : host.devices) {
-      room = std::min(room, device.memory_bytes);
-    }
-  }
-  const auto hosts = cluster.hosts.size();
+/// Whether the ranks, dealt over all devices of a cluster, find room on the smallest, and where
+/// they are.
+void print_cluster_fit(const ClusterFit& fit) {
+  constexpr size_t kMostHosts = 16;  // --json has all
+  const auto hosts = fit.hosts.size();
   std::cout << fmt::format(
-      "cluster     {} device{} on {} host{}, {} in use; {} of {} a device: {}\n", devices,
-      devices == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", used, format_bytes(most),
-      format_bytes(room), most <= room ? "fits" : "does not fit");
+      "cluster     {} device{} on {} host{}, {} in use; {} of {} a device: {}\n", fit.devices,
+      fit.devices == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", fit.used,
+      format_bytes(fit.needed_bytes), format_bytes(fit.room_bytes),
+      fit.fits() ? "fits" : "does not fit");
+  for (const ClusterFit::Axis& axis : fit.axes) {
+    std::cout << fmt::format("  {:<28}{:>12}  {} of them inside a host\n", "groups of " + axis.name,
+                             axis.groups, axis.inside_hosts);
+  }
+  size_t shown = 0;
+  for (const ClusterFit::Host& host : fit.hosts) {
+    if (host.ranks.empty()) continue;
+    if (shown++ == kMostHosts) {
+      std::cout << "  and more hosts (--json shows all)\n";
+      break;
+    }
+    std::cout << fmt::format("  {:<28}{:>12}  rank{} {}\n", host.name,
+                             fmt::format("{} of {}", host.used, host.devices),
+                             host.ranks.size() == 1 ? "" : "s", print_ranges(host.ranks));
+  }
+}
+
+nlohmann::ordered_json cluster_json(const ClusterFit& fit) {
+  nlohmann::ordered_json out = {{"devices", fit.devices},
+                                {"used", fit.used},
+                                {"needed_bytes", fit.needed_bytes},
+                                {"room_bytes", fit.room_bytes},
+                                {"fits", fit.fits()}};
+  out["axes"] = nlohmann::ordered_json::array();
+  for (const ClusterFit::Axis& axis : fit.axes) {
+    out["axes"].push_back(
+        {{"axis", axis.name}, {"groups", axis.groups}, {"inside_hosts", axis.inside_hosts}});
+  }
+  out["hosts"] = nlohmann::ordered_json::array();
+  for (const ClusterFit::Host& host : fit.hosts) {
+    out["hosts"].push_back({{"name", host.name},
+                            {"devices", host.devices},
+                            {"used", host.used},
+                            {"ranks", host.ranks}});
+  }
+  return out;
 }
 
 nlohmann::ordered_json workers_json(const graph::Plan& plan, int64_t workers) {
@@ -123,8 +143,9 @@ nlohmann::ordered_json workers_json(const graph::Plan& plan, int64_t workers) {
   return out;
 }
 
-/// `workers`: 0: none were asked for.
-std::string plan_json(const JobSpec& job, const graph::Compiled& compiled, int64_t workers) {
+/// `workers`: 0: none were asked for. `fit`: null: no cluster was named.
+std::string plan_json(const JobSpec& job, const graph::Compiled& compiled, int64_t workers,
+                      const ClusterFit* fit) {
   const graph::Plan& plan = compiled.plan;
   const graph::MemoryStats& m = plan.memory;
   nlohmann::ordered_json out;
@@ -136,6 +157,7 @@ std::string plan_json(const JobSpec& job, const graph::Compiled& compiled, int64
                  {"zero_stage", plan.zero_stage},
                  {"logical_ranks", plan.ranks.size()}};
   if (workers > 0) out["workers"] = workers_json(plan, workers);
+  if (fit != nullptr) out["cluster"] = cluster_json(*fit);
   out["ops"] = {{"before", plan.ops_before}, {"after", plan.ops_after}};
   out["memory"] = {{"naive_bytes", m.naive_bytes},
                    {"planned_bytes", m.planned_bytes},
@@ -254,14 +276,16 @@ Result<int> plan(const CommandLine& line, const PlanOptions& options) {
              compile_job(job, graph::StorageModel::kNative, dump, dump ? nullptr : &cache));
   SGA_TRY(blame_option("--dump-ir", dumper.status));
   if (!options.html.empty()) SGA_TRY(write_html(job, c.compiled, options.html));
+  SGA_ASSIGN(const LoadedCluster cluster, load_cluster(job));
+  std::optional<ClusterFit> fit;
+  if (cluster.cluster != nullptr) fit = cluster_fit(c.compiled.plan, *cluster.cluster);
   if (options.json) {
-    std::cout << plan_json(job, c.compiled, options.workers) << "\n";
+    std::cout << plan_json(job, c.compiled, options.workers, fit ? &*fit : nullptr) << "\n";
     return kExitDone;
   }
   print_summary(job, c);
   if (options.workers > 0) print_workers(c.compiled.plan, options.workers);
-  SGA_ASSIGN(const LoadedCluster cluster, load_cluster(job));
-  if (cluster.cluster != nullptr) print_cluster_fit(c.compiled.plan, *cluster.cluster);
+  if (fit) print_cluster_fit(*fit);
   if (options.passes) print_passes(c.compiled);
   return kExitDone;
 }

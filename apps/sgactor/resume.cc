@@ -2,6 +2,7 @@
 
 #include "apps/sgactor/job_keys.h"
 #include "graph/base/hash.h"
+#include "graph/base/log.h"
 #include "graph/ir/serial.h"
 #include "graph/ir/text.h"
 
@@ -86,6 +87,15 @@ Status check_resumable(const transport::CheckpointInfo& info, const JobSpec& job
                             hex64(info.schema_hash) + ", the job's is " + hex64(schema_hash) + ")" +
                             first_difference(info.graph, graph_bytes));
   }
+  return {};
+}
+
+Status check_arithmetic(const RunDirectory& run, const RankArithmetic& is,
+                        const RankArithmetic& was, bool allow_inexact) {
+  const std::string difference = arithmetic_difference(is, was);
+  if (difference.empty()) return {};
+  if (!allow_inexact) return other_arithmetic(run, "this device", difference);
+  log::warn("{}: bits may differ from here on (resilience.allow_inexact)", difference);
   return {};
 }
 

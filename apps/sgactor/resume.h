@@ -1,4 +1,5 @@
 #pragma once
+#include "apps/sgactor/arithmetic.h"
 #include "apps/sgactor/job_spec.h"
 #include "apps/sgactor/run_directory.h"
 #include "graph/base/status.h"
@@ -25,6 +26,12 @@ Result<ResumePoint> find_resume_point(const RunDirectory& run);
 /// op that differs (`graph_bytes` is the job's serialized training graph), or the job key.
 Status check_resumable(const transport::CheckpointInfo& info, const JobSpec& job,
                        uint64_t schema_hash, const std::string& graph_bytes);
+
+/// Checks that ranks which compute by `is` in this process may go on with a run in which they
+/// computed by `was` (empty: not recorded, so they may). Errors: as other_arithmetic; with
+/// `allow_inexact` there are none, and a warning says what differs.
+Status check_arithmetic(const RunDirectory& run, const RankArithmetic& is,
+                        const RankArithmetic& was, bool allow_inexact);
 
 /// Keys whose values differ between the job that a checkpoint carries and `job`, as "training.steps
 /// 10 -> 20".

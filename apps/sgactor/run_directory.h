@@ -27,6 +27,9 @@ struct RunDirectory {
   [[nodiscard]] std::string state() const { return path + "/control/state.json"; }
   [[nodiscard]] std::string request() const { return path + "/control/request.json"; }
   [[nodiscard]] std::string lock() const { return path + "/lock"; }
+  /// While a run that has a page goes on: its "HOST:PORT". A process that is killed leaves it.
+  [[nodiscard]] std::string status_page() const { return path + "/status_page"; }
+  [[nodiscard]] std::string tensorboard() const { return path + "/tensorboard"; }
   [[nodiscard]] std::string hf_export() const { return path + "/hf"; }
 };
 

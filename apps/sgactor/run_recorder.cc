@@ -2,6 +2,7 @@
 
 #include "apps/sgactor/clock.h"
 #include "apps/sgactor/profile_file.h"
+#include "apps/sgactor/status_board.h"
 #include "graph/base/hash.h"
 #include "graph/base/log.h"
 #include "graph/base/units.h"
@@ -44,10 +45,8 @@ Status open_append(std::ofstream& out, const std::string& file) {
   return make_status(Code::kInternal, file + ": cannot write: " + std::strerror(errno));
 }
 
-}  // namespace
-
-std::string metrics_line(const actors::StepReport& r, double flops_per_token, int64_t memory_bytes,
-                         double peak_flops) {
+Json metrics_of(const actors::StepReport& r, double flops_per_token, int64_t memory_bytes,
+                double peak_flops) {
   const double rate = tokens_per_second(r);
   Json line;
   line["step"] = r.step;
@@ -63,7 +62,22 @@ std::string metrics_line(const actors::StepReport& r, double flops_per_token, in
   line["mem_gib"] = static_cast<double>(memory_bytes) / static_cast<double>(kGiB);
   line["overlap"] = nullptr;  // launches of a run that is not traced are not timed
   line["generation"] = r.generation;
-  return line.dump();
+  return line;
+}
+
+/// A curve for each number of a metrics line, named as there.
+TensorBoardEvents::Scalars curves_of(const Json& metrics) {
+  TensorBoardEvents::Scalars curves;
+  for (const auto& [key, value] : metrics.items())
+    if (value.is_number() && key != "step") curves.emplace_back("train/" + key, value);
+  return curves;
+}
+
+}  // namespace
+
+std::string metrics_line(const actors::StepReport& report, double flops_per_token,
+                         int64_t memory_bytes, double peak_flops) {
+  return metrics_of(report, flops_per_token, memory_bytes, peak_flops).dump();
 }
 
 double known_peak_flops(const JobSpec& job, const std::string& devices, int64_t workers) {
@@ -89,14 +103,20 @@ RunRecorder::RunRecorder(RecorderOptions options)
 Status RunRecorder::open() {
   SGA_TRY(open_append(metrics_, options_.run.metrics()));
   SGA_TRY(open_append(audit_, options_.run.audit()));
+  if (!options_.tensorboard.empty())
+    SGA_TRY(events_.open(options_.tensorboard, options_.first_step));
   time_left_.step_done(steady_seconds(), 0);
   return {};
 }
 
 void RunRecorder::write(std::ofstream& out, const std::string& file, const std::string& line) {
   out << line << '\n' << std::flush;
-  if (out || !status_.ok()) return;
-  status_ = make_status(Code::kInternal, file + ": cannot write: " + std::strerror(errno));
+  if (!out) keep(make_status(Code::kInternal, file + ": cannot write: " + std::strerror(errno)));
+}
+
+void RunRecorder::keep(const Status& status) {
+  if (status.ok() || !status_.ok()) return;
+  status_ = status;
   log::error("{}", status_.message());
 }
 
@@ -107,15 +127,41 @@ void RunRecorder::audit(const std::string& who, const std::string& what,
                     quoted(what), fields.empty() ? "" : ",", fields));
 }
 
+/// For the status page.
+void RunRecorder::show(const actors::StepReport& r, double seconds_left) {
+  if (options_.status == nullptr) return;
+  StepFacts facts;
+  facts.step = r.step;
+  facts.measured = true;
+  facts.loss = r.loss;
+  facts.grad_norm = r.grad_norm;
+  facts.lr = r.lr;
+  facts.tokens = r.tokens;
+  facts.all_tokens = tokens_;
+  facts.tokens_per_second = tokens_per_second(r);
+  facts.step_ms = r.step_ms;
+  const double flops = facts.tokens_per_second * options_.flops_per_token;
+  facts.tflops = flops * 1e-12;
+  if (options_.peak_flops > 0) facts.mfu = flops / options_.peak_flops;
+  facts.memory_bytes = options_.memory_bytes;
+  facts.seconds_left = seconds_left;
+  facts.generation = r.generation;
+  facts.done_ms = now_ms();
+  options_.status->set_step(facts);
+}
+
 void RunRecorder::on_step(const actors::StepReport& r) {
   last_ = r;
   tokens_ += r.tokens;
-  write(metrics_, options_.run.metrics(),
-        metrics_line(r, options_.flops_per_token, options_.memory_bytes, options_.peak_flops));
+  const Json metrics =
+      metrics_of(r, options_.flops_per_token, options_.memory_bytes, options_.peak_flops);
+  write(metrics_, options_.run.metrics(), metrics.dump());
+  keep(events_.add(r.step, curves_of(metrics)));
   audit("coordinator", "commit",
         fmt::format("\"step\":{},\"generation\":{},\"sample_hash\":\"{}\",\"loss_bits\":\"{}\"",
                     r.step, r.generation, hex64(r.sample_hash), float_bits(r.loss)));
   const double left = time_left_.step_done(steady_seconds(), options_.last_step - r.step);
+  show(r, left);
   if (r.step % options_.log_interval != 0 && r.step != options_.last_step &&
       r.step != options_.first_step)
     return;
@@ -136,6 +182,7 @@ void RunRecorder::on_step(const actors::StepReport& r) {
 
 void RunRecorder::on_validation(int64_t step, double loss) {
   validation_ = loss;
+  if (options_.status != nullptr) options_.status->set_validation(step, loss);
   if (!validations_.is_open()) {
     if (Status s = open_append(validations_, options_.run.validation()); !s.ok() && status_.ok())
       status_ = s;
@@ -145,6 +192,7 @@ void RunRecorder::on_validation(int64_t step, double loss) {
   line["loss"] = loss;
   line["loss_bits"] = float_bits(static_cast<float>(loss));
   write(validations_, options_.run.validation(), line.dump());
+  keep(events_.add(step, {{"validation/loss", loss}}));
   std::printf("step %lld  validation loss %.4f\n", static_cast<long long>(step), loss);
   std::fflush(stdout);
 }
@@ -152,6 +200,7 @@ void RunRecorder::on_validation(int64_t step, double loss) {
 void RunRecorder::on_checkpoint(int64_t step, const std::string& path,
                                 const transport::WriteStats& stats) {
   ++checkpoints_;
+  if (options_.status != nullptr) options_.status->set_checkpoint(step);
   audit("checkpoint_writer", "checkpoint",
         fmt::format("\"step\":{},\"path\":{},\"written_bytes\":{},\"reused_bytes\":{},"
                     "\"seconds\":{:.4f}",

@@ -3,6 +3,7 @@
 #include "apps/sgactor/job_spec.h"
 #include "apps/sgactor/progress.h"
 #include "apps/sgactor/run_directory.h"
+#include "apps/sgactor/tensorboard_events.h"
 #include "graph/base/status.h"
 
 #include <chrono>
@@ -11,6 +12,8 @@
 #include <string>
 
 namespace sgactor::apps {
+
+class StatusBoard;
 
 /// The line of metrics.jsonl, without newline: step, loss, loss_bits, grad_norm, lr, tokens, tok_s,
 /// step_ms, tflops, mfu, mem_gib, overlap, generation. Numbers that are not finite or not known are
@@ -33,7 +36,9 @@ struct RecorderOptions {
   int64_t log_interval = 1;
   double flops_per_token = 0;
   int64_t memory_bytes = 0;
-  double peak_flops = 0;  ///< of all devices; 0: not known
+  double peak_flops = 0;          ///< of all devices; 0: not known
+  std::string tensorboard;        ///< directory of an event file; empty: none
+  StatusBoard* status = nullptr;  ///< is told too; null: nobody
 };
 
 /// Writes a run's files as it goes and prints a line a step on standard output. Appends; every line
@@ -65,9 +70,12 @@ class RunRecorder : public actors::TrainingObserver {
 
  private:
   void write(std::ofstream& out, const std::string& file, const std::string& line);
+  void show(const actors::StepReport& report, double seconds_left);
+  void keep(const Status& status);
 
   RecorderOptions options_;
   std::ofstream metrics_, validations_, audit_;
+  TensorBoardEvents events_;
   actors::StepReport last_;
   double validation_;
   int64_t tokens_ = 0;

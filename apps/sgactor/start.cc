@@ -25,17 +25,24 @@ Result<Start> fresh_start(const JobSpec& job, const graph::LlamaConfig& config) 
   return start;
 }
 
-Result<Start> resumed_start(const JobSpec& job, const RunDirectory& run, const CompiledJob& c) {
+Result<Start> resumed_start(const JobSpec& job, const RunDirectory& run, const CompiledJob& c,
+                            const std::string& fingerprint) {
   SGA_ASSIGN(ResumePoint point, find_resume_point(run));
   const transport::CheckpointInfo& info = point.checkpoint->info();
   SGA_TRY(check_resumable(info, job, c.compiled.plan.schema_hash, c.graph_bytes));
+  const auto num_ranks = static_cast<int64_t>(c.compiled.plan.ranks.size());
+  RankArithmetic was = read_arithmetic(run, point.step, num_ranks);
+  if (!fingerprint.empty() && point.step < job.training.steps) {
+    SGA_TRY(check_arithmetic(run, same_arithmetic(num_ranks, fingerprint), was,
+                             job.resilience.allow_inexact));
+  }
   for (const auto& skipped : point.skipped)
     std::printf("skipped   %s: %s\n", skipped.path.c_str(), skipped.status.message().c_str());
   std::printf("resumed   %s (step %lld)\n", info.path.c_str(), static_cast<long long>(point.step));
   for (const std::string& change : changed_keys(info, job))
     std::printf("changed   %s\n", change.c_str());
   std::string path = info.path;
-  return Start{point.step + 1, std::move(point.checkpoint), std::move(path)};
+  return Start{point.step + 1, std::move(point.checkpoint), std::move(path), std::move(was)};
 }
 
 }  // namespace sgactor::apps

@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 namespace sgactor::apps {
 namespace {
@@ -24,13 +26,20 @@ struct TopOptions {
   bool once = false;
 };
 
-/// A name that is no directory but may be a coordinator's address.
-bool is_address(const std::string& name) {
+/// The address of a page, if `name` is one: what is there as a file or directory is none. It may be
+/// given as `train` prints it, "http://HOST:PORT/".
+std::optional<NetAddress> page_named(const std::string& name) {
   std::error_code error;
-  const size_t colon = name.rfind(':');
-  return !std::filesystem::exists(name, error) && colon != std::string::npos &&
-         colon + 1 < name.size() &&
-         name.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+  if (std::filesystem::exists(name, error)) return std::nullopt;
+  constexpr std::string_view kScheme = "http://";
+  std::string_view text = name;
+  if (text.starts_with(kScheme)) {
+    text.remove_prefix(kScheme.size());
+    if (text.ends_with('/')) text.remove_suffix(1);
+  }
+  auto address = parse_net_address(text);
+  if (!address.ok() || address->port == 0) return std::nullopt;
+  return std::move(*address);
 }
 
 /// Until the next frame is due, or a signal comes.
@@ -41,16 +50,20 @@ void wait_for_frame(const std::atomic<bool>& stop) {
 }
 
 Result<int> top(const TopOptions& options) {
-  if (is_address(options.run)) {
-    return unsupported("top " + options.run +
-                       ": coordinators answer no questions over the network in this build; give "
-                       "the run directory, on a host that sees it");
-  }
+  const auto page = page_named(options.run);
   const RunDirectory run{options.run};
   const bool redraws = !options.once && ::isatty(STDOUT_FILENO) == 1;
   const std::atomic<bool>& stop = install_stop_signals();
-  while (true) {
-    SGA_ASSIGN(const RunView view, read_view(run));
+  for (bool first = true;; first = false) {
+    const auto read = page ? read_page(*page) : read_page_or_view(run);
+    if (page && !first && !read.ok()) {
+      // A page goes with its run, and may have said "running" a moment before.
+      std::printf("%s: the run has ended, or its host cannot be reached\n",
+                  read.status().message().c_str());
+      return kExitDone;
+    }
+    if (!read.ok()) return read.status();
+    const RunView& view = *read;
     std::printf("%s%s", redraws ? kClear : "", view_text(view).c_str());
     if (!redraws && !options.once) std::printf("\n");
     // Whoever read it has gone.
@@ -67,12 +80,13 @@ void add_top(CLI::App& app, CommandLine& line) {
   CLI::App* sub = app.add_subcommand("top", "watch a run that goes on");
   auto options = std::make_shared<TopOptions>();
   sub->add_option("run", options->run,
-                  "its run directory; a coordinator's HOST:PORT is not taken in this build")
+                  "its run directory, or the HOST:PORT of its page (log.status_page)")
       ->required();
   sub->add_flag("--once", options->once, "print one frame and end");
   sub->footer(
       "A frame a second until the run ends or Ctrl-C; drawn over the last one where standard "
-      "output is a terminal.");
+      "output is a terminal. A page tells what a directory cannot: when each worker was heard. Of "
+      "a directory it is asked too, where it answers.");
   sub->callback([&line, options] { line.action = [options] { return top(*options); }; });
 }
 

@@ -4,6 +4,7 @@
 #include "apps/sgactor/job_spec.h"
 #include "apps/sgactor/json_lines.h"
 #include "apps/sgactor/printable.h"
+#include "apps/sgactor/status_http.h"
 #include "graph/base/units.h"
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 namespace sgactor::apps {
@@ -23,6 +25,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kTailBytes = 64 * 1024;
+constexpr int64_t kAnswerMs = 1000;
+constexpr size_t kMaxAddressBytes = 512;
 
 std::string this_host() {
   std::array<char, 256> name{};
@@ -94,12 +98,45 @@ void read_workers(const RunDirectory& run, RunView& view) {
   }
 }
 
+RecoveryView recovery_of(const Json& line) {
+  return {field_or<int64_t>(line, "step", 0), field_or<std::string>(line, "fault", ""),
+          field_or<std::string>(line, "culprit", ""), number_or_0(line, "restored_ms")};
+}
+
 void read_recoveries(const RunDirectory& run, RunView& view) {
   for (const Json& line : read_json_lines(run.recoveries())) {
-    view.recoveries.push_back(
-        {field_or<int64_t>(line, "step", 0), field_or<std::string>(line, "fault", ""),
-         field_or<std::string>(line, "culprit", ""), number_or_0(line, "restored_ms")});
+    view.recoveries.push_back(recovery_of(line));
   }
+  view.num_recoveries = static_cast<int64_t>(view.recoveries.size());
+}
+
+/// A worker as a page tells of it, and its memory if it is of this host.
+WorkerView worker_of(const Json& w, const std::string& host) {
+  WorkerView out;
+  out.index = field_or<int64_t>(w, "index", 0);
+  out.host = field_or<std::string>(w, "host", "");
+  out.pid = field_or<int64_t>(w, "pid", 0);
+  out.ranks = field_or<std::vector<int64_t>>(w, "ranks", {});
+  out.state = field_or<std::string>(w, "state", "");
+  out.heard_ago = field_or<double>(w, "heartbeat_age_ms", -1000) * 1e-3;
+  out.here = out.host == host && out.pid > 0;
+  if (out.here) out.memory_bytes = resident_bytes(out.pid);
+  return out;
+}
+
+/// What a run says of its page; nothing if it has none.
+std::optional<NetAddress> page_of(const RunDirectory& run) {
+  std::ifstream in(run.status_page(), std::ios::binary);
+  std::string line;
+  if (!std::getline(in, line) || line.size() > kMaxAddressBytes) return std::nullopt;
+  auto address = parse_net_address(line);
+  if (!address.ok() || address->port == 0) return std::nullopt;
+  return std::move(*address);
+}
+
+std::string canonical(const std::string& path) {
+  std::error_code error;
+  return fs::weakly_canonical(fs::absolute(path, error), error).string();
 }
 
 void read_standing(const RunDirectory& run, RunView& view) {
@@ -123,6 +160,7 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
 std::string head_text(const RunView& v) {
   const std::string of = v.num_steps > 0 ? fmt::format(" of {}", v.num_steps) : "";
   std::string out = fmt::format("run         {}: {}\n", v.path, v.state);
+  if (!v.page.empty()) out += fmt::format("page        http://{}/\n", v.page);
   if (v.step == 0) return out + "step        none is done yet\n";
   out +=
       fmt::format("step        {}{}, {} ago\nloss        {:.4f}, gradient norm {:.3g}, lr {:.3g}\n",
@@ -130,11 +168,95 @@ std::string head_text(const RunView& v) {
   out += fmt::format("rate        {} tokens/s, {} a step\n", format_count(v.tokens_per_second),
                      format_seconds(v.step_ms * 1e-3));
   if (v.memory_gib > 0) out += fmt::format("memory      {:.3g} GiB planned\n", v.memory_gib);
+  if (v.seconds_left >= 0) out += fmt::format("left        {}\n", format_seconds(v.seconds_left));
+  if (v.checkpoint > 0) out += fmt::format("checkpoint  step {}\n", v.checkpoint);
   if (v.generation > 0) out += fmt::format("generation  {}\n", v.generation);
   return out;
 }
 
+std::string workers_text(const RunView& v) {
+  const bool heard = !v.page.empty();
+  const auto line = [heard](const auto& index, const auto& host, const auto& pid,
+                            const std::string& ranks, const std::string& memory,
+                            const std::string& ago, const std::string& state) {
+    return fmt::format("{:<11} {:<20} {:>8}  {:<16} {:>11}  {}{}\n", index, host, pid, ranks,
+                       memory, heard ? fmt::format("{:<11}  ", ago) : "", state);
+  };
+  std::string out = line("worker", "host", "pid", "ranks", "memory", "heard", "state");
+  for (const WorkerView& w : v.workers) {
+    const std::string state = w.here || heard ? w.state : "on another host";
+    out += line(w.index, w.host, w.pid, ranks_text(w.ranks),
+                w.here && w.memory_bytes > 0 ? format_bytes(w.memory_bytes) : "-",
+                w.heard_ago < 0 ? "-" : format_seconds(w.heard_ago) + " ago", state);
+  }
+  return out;
+}
+
 }  // namespace
+
+Result<RunView> view_of_status(const std::string& json) {
+  const Json status = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const bool is_status = status.is_object() && status.contains("step") &&
+                         status.contains("state") && status.contains("workers") &&
+                         status["workers"].is_array();
+  if (!is_status) return corruption("is no status page of sgactor");
+  RunView view;
+  view.path = field_or<std::string>(status, "run", "");
+  view.state = field_or<std::string>(status, "state", "");
+  view.running = view.state != "done" && view.state != "failed";
+  if (!view.running) view.state = "ended: " + view.state;
+  if (const auto why = field_or<std::string>(status, "trouble", ""); !why.empty()) {
+    view.state += " (" + one_line(why) + ")";
+  }
+  view.step = field_or<int64_t>(status, "step", 0);
+  view.num_steps = field_or<int64_t>(status, "steps", 0);
+  view.loss = number_or_0(status, "loss");
+  view.grad_norm = number_or_0(status, "grad_norm");
+  view.lr = number_or_0(status, "lr");
+  view.tokens_per_second = number_or_0(status, "tok_s");
+  view.step_ms = number_or_0(status, "step_ms");
+  view.memory_gib = number_or_0(status, "mem_gib");
+  view.seconds_since = number_or_0(status, "step_age_ms") * 1e-3;
+  view.seconds_left = field_or<double>(status, "seconds_left", -1);
+  view.checkpoint = field_or<int64_t>(status, "checkpoint_step", 0);
+  view.generation = field_or<int64_t>(status, "generation", 0);
+  const std::string host = this_host();
+  for (const Json& w : status["workers"]) {
+    if (w.is_object()) view.workers.push_back(worker_of(w, host));
+  }
+  view.has_processes = !view.workers.empty();
+  const auto recoveries = status.find("recoveries");
+  if (recoveries != status.end() && recoveries->is_array()) {
+    for (const Json& line : *recoveries) {
+      if (line.is_object()) view.recoveries.push_back(recovery_of(line));
+    }
+  }
+  view.num_recoveries = field_or<int64_t>(status, "num_recoveries", 0);
+  return view;
+}
+
+Result<RunView> read_page(const NetAddress& page) {
+  const std::string where = to_string(page);
+  SGA_ASSIGN(const HttpReply reply, http_get(page, "/status", kAnswerMs));
+  auto view = view_of_status(reply.status == 200 ? reply.body : "");
+  if (!view.ok()) {
+    return make_status(Code::kUnsupported, where + " " + view.status().message(), Scope::kDevice);
+  }
+  view->page = where;
+  return view;
+}
+
+Result<RunView> read_page_or_view(const RunDirectory& run) {
+  if (const auto page = page_of(run)) {
+    // Of a process that was killed the file stays, and its port may be another run's by now.
+    auto view = read_page(*page);
+    if (view.ok() && canonical(view->path) == canonical(run.path)) {
+      view->path = run.path;
+      return view;
+    }
+  }
+  return read_view(run);
+}
 
 Result<RunView> read_view(const RunDirectory& run) {
   std::error_code error;
@@ -153,17 +275,8 @@ Result<RunView> read_view(const RunDirectory& run) {
 
 std::string view_text(const RunView& v, size_t most_recoveries) {
   std::string out = head_text(v);
-  if (v.has_processes) {
-    out += fmt::format("{:<11} {:<20} {:>8}  {:<16} {:>11}  {}\n", "worker", "host", "pid", "ranks",
-                       "memory", "state");
-    for (const WorkerView& w : v.workers) {
-      out += fmt::format("{:<11} {:<20} {:>8}  {:<16} {:>11}  {}\n", w.index, w.host, w.pid,
-                         ranks_text(w.ranks),
-                         w.here && w.memory_bytes > 0 ? format_bytes(w.memory_bytes) : "-",
-                         w.here ? w.state : "on another host");
-    }
-  }
-  out += fmt::format("recoveries  {}\n", v.recoveries.size());
+  if (v.has_processes) out += workers_text(v);
+  out += fmt::format("recoveries  {}\n", v.num_recoveries);
   const size_t shown = std::min(most_recoveries, v.recoveries.size());
   for (size_t i = v.recoveries.size() - shown; i < v.recoveries.size(); ++i) {
     const RecoveryView& r = v.recoveries[i];

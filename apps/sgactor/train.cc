@@ -20,6 +20,7 @@
 #include "apps/sgactor/run_summary.h"
 #include "apps/sgactor/solo_watch.h"
 #include "apps/sgactor/start.h"
+#include "apps/sgactor/status_page.h"
 #include "apps/sgactor/stop_signal.h"
 #include "apps/sgactor/strategy_choice.h"
 #include "apps/sgactor/training_setup.h"
@@ -71,6 +72,8 @@ Status open_run(const JobSpec& job, const RunDirectory& run, int64_t last_step) 
   SGA_TRY(truncate_steps(run.validation(), last_step).status());
   RecoveryLog log;  // there from the start, so that who reads it need not ask
   SGA_TRY(log.open(run.recoveries()));
+  std::error_code ignored;  // of a process that was killed, whose page is gone
+  std::filesystem::remove(run.status_page(), ignored);
   return transport::write_file_atomic(run.job(), write_job(job, false));
 }
 
@@ -81,6 +84,8 @@ Status open_run(const JobSpec& job, const RunDirectory& run, int64_t last_step) 
   const std::string report = run_report(job, plan, recorder, actors::TrainingSummary{}, why);
   (void)transport::write_file_atomic(run.report(), report);
   recorder.audit("main", "failed");
+  std::error_code ignored;  // nothing is destroyed
+  std::filesystem::remove(run.status_page(), ignored);
   std::fprintf(stderr, "sgactor: the run failed: %s\n", why.to_string().c_str());
   std::fflush(nullptr);
   std::_Exit(kExitFailed);
@@ -107,6 +112,14 @@ Result<actors::TrainingSummary> run_here(const TunedRun& tuned, const RunDirecto
                                              : actors::run_training(spec, inputs);
 }
 
+/// Records by what ranks compute, and what of it is not as it was before.
+void note_arithmetic(const RunDirectory& run, int64_t first_step, const RankArithmetic& is,
+                     RankArithmetic& was) {
+  const Status written = record_arithmetic(run, first_step, is, arithmetic_difference(is, was));
+  if (!written.ok()) log::warn("{}", written.message());
+  was = is;
+}
+
 Result<actors::TrainingSummary> run_cluster(Cluster& cluster, const RunDirectory& run,
                                             const Start& start, const RecordedSteps& recorded,
                                             const actors::TrainingSpec& spec,
@@ -122,6 +135,10 @@ Result<actors::TrainingSummary> run_cluster(Cluster& cluster, const RunDirectory
   }
   work.spec = spec;
   work.observer = inputs.observer;
+  work.on_arithmetic = [run, was = start.arithmetic](int64_t first_step,
+                                                     const RankArithmetic& is) mutable {
+    note_arithmetic(run, first_step, is, was);
+  };
   auto summary = cluster.run(work, *inputs.stop);
   cluster.end(summary.status());
   return summary;
@@ -130,12 +147,14 @@ Result<actors::TrainingSummary> run_cluster(Cluster& cluster, const RunDirectory
 /// From here on a failure is the run's (exit code 1), not the command's.
 Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory& run,
                     const Start& start, const RecordedSteps& recorded, kernels::Backend& backend,
-                    const PlanCache& cache, const TrainOptions& options, Cluster* cluster) {
+                    const PlanCache& cache, const TrainOptions& options, Cluster* cluster,
+                    StatusBoard* status) {
   const graph::Plan& plan = setup.training.compiled.plan;  // the tuner may replace it in place
   const int64_t workers = cluster != nullptr ? options.cluster.workers : 1;
   RunRecorder recorder({run, start.first_step, job.training.steps, job.log.interval,
                         plan.flops_per_token, plan.memory.planned_bytes,
-                        known_peak_flops(job, options.devices, workers)});
+                        known_peak_flops(job, options.devices, workers),
+                        job.log.tensorboard ? run.tensorboard() : std::string(), status});
   SGA_TRY(recorder.open());
   recorder.audit("main", start.first_step == 1 ? "start" : "resume",
                  fmt::format("\"version\":\"{}\",\"first_step\":{},\"schema_hash\":\"{}\","
@@ -143,6 +162,12 @@ Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory
                              SGA_VERSION, start.first_step, hex64(plan.schema_hash),
                              hex64(hash64(write_job(job, false))), backend.info().device,
                              hex64(hash64(backend.info().fingerprint))));
+  if (cluster == nullptr) {
+    RankArithmetic was = start.arithmetic;
+    const auto num_ranks = static_cast<int64_t>(plan.ranks.size());
+    note_arithmetic(run, start.first_step, same_arithmetic(num_ranks, backend.info().fingerprint),
+                    was);
+  }
   actors::TrainingInputs inputs;
   inputs.plan = &plan;
   inputs.validation_plan = setup.validation ? &setup.validation->plan : nullptr;
@@ -156,12 +181,16 @@ Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory
       training_spec(job, run, start.first_step, setup.validation.has_value(),
                     std::max(2, std::min(backend.info().num_threads, 8)));
   describe_job(job, setup.training, spec);
+  if (status != nullptr && cluster == nullptr) {
+    show_lone_process(*status, backend.info().device, static_cast<int64_t>(plan.ranks.size()));
+  }
   auto summary =
       cluster != nullptr
           ? run_cluster(*cluster, run, start, recorded, spec, inputs)
           : run_here({job, setup.training, backend, cache, recorder, inputs.validation_plan}, run,
                      options, spec, inputs);
   Status failure = summary.status();
+  if (status != nullptr) status->end(failure.ok() ? RunState::kDone : RunState::kFailed);
   if (failure.ok()) failure = record_profile(job, plan, run, backend.info());
   const std::string report =
       run_report(job, plan, recorder, summary.ok() ? *summary : actors::TrainingSummary{}, failure);
@@ -262,19 +291,19 @@ Result<std::optional<LeftRun>> find_left(const JobSpec& job, const TrainOptions&
 
 /// Before the first checkpoint there is nothing on disk to resume from.
 Result<Start> find_start(const JobSpec& job, const TrainOptions& options, const RunDirectory& run,
-                         const TrainingSetup& setup, bool left) {
+                         const TrainingSetup& setup, const std::string& fingerprint, bool left) {
   if (!options.resume) return fresh_start(job, setup.training.config);
   if (left) {
     const auto copies = transport::list_checkpoints(run.checkpoints());
     if (!copies.ok() || copies->empty()) return fresh_start(job, setup.training.config);
   }
-  return resumed_start(job, run, setup.training);
+  return resumed_start(job, run, setup.training, has_processes(options) ? "" : fingerprint);
 }
 
 /// Listens for the run's other processes; null if the run has but this one.
 Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const graph::Plan& plan,
-                                                const TrainOptions& options,
-                                                std::optional<LeftRun> left) {
+                                                const TrainOptions& options, const Start& start,
+                                                std::optional<LeftRun> left, StatusBoard* status) {
   const ClusterOptions& o = options.cluster;
   if (!has_processes(options)) {
     if (!o.bind.empty() || o.port != 0) {
@@ -306,6 +335,8 @@ Result<std::unique_ptr<Cluster>> create_cluster(const JobSpec& job, const graph:
   setup.allow_inexact = job.resilience.allow_inexact;
   setup.orphan_ms = std::llround(job.resilience.orphan_timeout * 1000);
   setup.left = std::move(left);
+  setup.arithmetic = start.arithmetic;
+  setup.status = status;
   setup.progress_factor = job.resilience.progress_factor;
   setup.progress_floor_s = job.resilience.progress_floor;
   SGA_TRY(check_mesh_fits(job, setup.num_workers));
@@ -359,20 +390,25 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
   leave_out_foreign_profile(job, backend->info());
   SGA_ASSIGN(TrainingSetup setup,
              set_up_training(job, storage_model(*backend), &cache, validation_batch));
-  SGA_TRY(check_memory(setup.training.compiled.plan, *backend,
-                       device_share(job, options, setup, run)));
+  SGA_TRY(
+      check_memory(setup.training.compiled.plan, *backend, device_share(job, options, setup, run)));
   SGA_TRY(check_replicas(job, setup.training.compiled.plan));
   SGA_ASSIGN(std::optional<LeftRun> left,
              find_left(job, options, run, setup.training.compiled.plan.schema_hash));
-  SGA_ASSIGN(const Start start, find_start(job, options, run, setup, left.has_value()));
+  SGA_ASSIGN(const Start start,
+             find_start(job, options, run, setup, backend->info().fingerprint, left.has_value()));
   RecordedSteps recorded;
   if (left) recorded = read_recorded(run, start.first_step);
   if (left && start.first_step > job.training.steps) {
     dismiss_left(run, *left);
     remove_left(run);
   }
-  SGA_ASSIGN(const std::unique_ptr<Cluster> cluster,
-             create_cluster(job, setup.training.compiled.plan, options, std::move(left)));
+  SGA_ASSIGN(const std::unique_ptr<StatusPage> page,
+             StatusPage::create(job, run, start.first_step, &install_stop_signals()));
+  StatusBoard* const status = page == nullptr ? nullptr : &page->board();
+  SGA_ASSIGN(
+      const std::unique_ptr<Cluster> cluster,
+      create_cluster(job, setup.training.compiled.plan, options, start, std::move(left), status));
   if (!options.resume) SGA_TRY(claim_new_run(run, lock));
   print_head(job, setup.training.compiled.plan, backend->info(), run);
   if (start.first_step > job.training.steps) {
@@ -382,13 +418,19 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
     return kExitDone;
   }
   const auto last_recorded = start.first_step - 1 + static_cast<int64_t>(recorded.steps.size());
-  SGA_TRY(open_run(job, run, last_recorded));
+  const auto open = [&]() -> Status {
+    SGA_TRY(open_run(job, run, last_recorded));
+    return page != nullptr ? page->announce() : Status();
+  };
+  if (!options.resume) SGA_TRY(open());
   if (cluster != nullptr) {
     const Status there = cluster->gather(run, install_stop_signals());
     if (there.code() == Code::kCancelled) return kExitInterrupted;
     SGA_TRY(there);
   }
-  return run_job(job, setup, run, start, recorded, *backend, cache, options, cluster.get());
+  // What a run has left stays as it is until it is known that its workers can go on with it.
+  if (options.resume) SGA_TRY(open());
+  return run_job(job, setup, run, start, recorded, *backend, cache, options, cluster.get(), status);
 }
 
 }  // namespace

@@ -104,6 +104,11 @@ TEST_F(ProgramRun, PlanShowsWhoHostsWhat) {
   ASSERT_EQ(small.exit_code, 0) << small.err;
   EXPECT_NE(small.out.find("1 device on 1 host, 1 in use"), std::string::npos) << small.out;
   EXPECT_NE(small.out.find("does not fit"), std::string::npos) << small.out;
+  const json fit =
+      json::parse(run({"plan", "job.toml", dp, "--topology=one.cluster", "--json"}).out);
+  EXPECT_FALSE(fit["cluster"]["fits"]);
+  EXPECT_EQ(fit["cluster"]["room_bytes"], 1000);
+  EXPECT_EQ(fit["cluster"]["hosts"][0]["ranks"], (json{0, 1}));
 }
 
 TEST_F(ProgramRun, SchedulesOfAPipelineGiveTheSameBits) {

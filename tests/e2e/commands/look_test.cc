@@ -81,7 +81,11 @@ TEST_F(Look, TopShowsWorkersOfARunThatGoesOn) {
 
 TEST_F(Look, TopTakesRunsAlone) {
   expect_refused({"top", "nowhere"}, {"nowhere", "no run directory"});
-  expect_refused({"top", "localhost:4711"}, {"localhost:4711", "give the run directory"});
+  // What could be an address is asked.
+  const ProgramResult r = run({"top", "127.0.0.1:1"});
+  EXPECT_EQ(r.exit_code, 3) << r.err;
+  EXPECT_EQ(r.out, "");
+  EXPECT_NE(r.err.find("127.0.0.1:1 does not answer"), std::string::npos) << r.err;
 }
 
 TEST_F(Look, BenchKernelsMeasures) {
