@@ -191,9 +191,6 @@ Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& in
   // What a strategy keeps between operations no log describes.
   const bool logged = !spec.mirror_root.empty() && !spec.behaviours;
   SGA_TRY(create_lanes(contexts, inputs.collectives, spec.behaviours.get(), logged));
-  if (!spec.checkpoint_root.empty()) {
-    SGA_ASSIGN(out.snapshots, SnapshotStaging::create(*out.training.context));
-  }
   const ProgramContext& c = *out.training.context;
   // The stages of a pipeline: the first reads tokens, the last targets, those between neither.
   const graph::BufferId fed = c.tokens != graph::kNoBuffer ? c.tokens : c.targets;

@@ -45,7 +45,7 @@ struct RankSetup {
   int32_t rank = 0;
   ProgramSetup training;
   ProgramSetup validation;                      ///< context is null: no validation
-  std::shared_ptr<SnapshotStaging> snapshots;   ///< null: no checkpoints
+  std::shared_ptr<SnapshotStaging> snapshots;   ///< null: no checkpoints, or not made yet
   std::shared_ptr<StepHook> step_hook;          ///< of a strategy; null: none
   std::shared_ptr<UpdateInputs> update_inputs;  ///< null: not kept
   std::shared_ptr<GradientCheck> check;         ///< null: no step is verified
@@ -59,8 +59,8 @@ Status check_run(const TrainingSpec& spec, const TrainingInputs& inputs);
 /// the whole model; else -1.
 int32_t validation_rank(const TrainingSpec& spec, const TrainingInputs& inputs);
 
-/// Compiles, allocates all memory of the run, loads the state. Blocks; on no actor's thread. Errors
-/// as create_context and the state source have them.
+/// Compiles, allocates all memory of the run but that of snapshots, loads the state. Blocks; on no
+/// actor's thread. Errors as create_context and the state source have them.
 Result<RankSetup> set_up_rank(const TrainingSpec& spec, const TrainingInputs& inputs, int32_t rank);
 
 }  // namespace sgactor::actors

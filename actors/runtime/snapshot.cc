@@ -1,5 +1,6 @@
 #include "actors/runtime/snapshot.h"
 
+#include "graph/base/log.h"
 #include "graph/base/units.h"
 
 #include <fmt/format.h>
@@ -21,6 +22,32 @@ std::string segment_of(const ProgramContext& context, graph::BufferId buffer) {
   return {};
 }
 
+/// Whether the device can spare `bytes`: not what the backend may still ask for. Unknown: yes.
+bool has_room(const kernels::Backend& backend, int64_t bytes) {
+  const kernels::DeviceInfo& info = backend.info();
+  if (info.free_bytes <= 0) return true;
+  const int64_t taken =
+      backend.allocation_stats().live_bytes + info.process_bytes + info.scratch_bytes;
+  return bytes <= info.free_bytes - taken;
+}
+
+/// `on_host`: whether the host sees the device's memory; then whether it sees what is returned.
+Result<std::unique_ptr<kernels::DeviceMemory>> allocate_staging(kernels::Backend& backend,
+                                                                int64_t bytes, bool& on_host) {
+  constexpr const char* kLabel = "snapshot staging";
+  if (on_host) return backend.allocate(bytes, kLabel);
+  if (has_room(backend, bytes)) {
+    auto memory = backend.allocate(bytes, kLabel);
+    if (memory.ok() || memory.status().code() != Code::kOutOfMemory) return memory;
+  }
+  log::info(
+      "{} has no room for the copies that checkpoints are written from ({}): they lie in "
+      "the host's memory",
+      backend.info().device, format_bytes(bytes));
+  on_host = true;
+  return backend.allocate_host(bytes, kLabel);
+}
+
 }  // namespace
 
 std::string checkpoint_path(const std::string& root, int64_t step) {
@@ -38,15 +65,10 @@ Result<std::unique_ptr<SnapshotStaging>> SnapshotStaging::create(const ProgramCo
     out->state_.push_back(t);
     out->segments_.push_back(segment_of(context, t.buffer));
   }
-  SGA_ASSIGN(out->memory_, context.backend->allocate(std::max(bytes, kAlign), "snapshot staging"));
+  bool on_host = context.backend->host_visible();
+  SGA_ASSIGN(out->memory_, allocate_staging(*context.backend, std::max(bytes, kAlign), on_host));
   for (int64_t offset : offsets) out->copies_.push_back(out->memory_->data() + offset);
-  const bool native =
-      context.plan->storage == graph::StorageModel::kNative && context.backend->host_visible();
-  if (!native) {
-    for (const TensorPlace& t : out->state_) {
-      out->natives_.emplace_back(static_cast<size_t>(t.type.bytes()));
-    }
-  }
+  out->as_on_host_ = on_host && context.plan->storage == graph::StorageModel::kNative;
   return out;
 }
 
@@ -66,10 +88,13 @@ Result<transport::WrittenPart> SnapshotStaging::write(
     std::shared_ptr<transport::FileSystem> files) {
   const graph::Plan& plan = *context_.plan;
   std::vector<transport::StoredTensor> tensors;
+  if (!as_on_host_ && natives_.empty()) {
+    for (const TensorPlace& t : state_) natives_.emplace_back(static_cast<size_t>(t.type.bytes()));
+  }
   for (size_t i = 0; i < copies_.size(); ++i) {
     const TensorPlace& t = state_[i];
     std::span<const std::byte> bytes(copies_[i], static_cast<size_t>(t.bytes));
-    if (!natives_.empty()) {
+    if (!as_on_host_) {
       SGA_TRY(context_.backend->read_tensor(natives_[i], t.type, copies_[i]).with_context(t.name));
       bytes = natives_[i];
     }

@@ -10,9 +10,11 @@
 namespace sgactor::actors {
 
 /// A second copy of what a rank writes of its state (writes_state), allocated at start: copies go
-/// there in lane order, and files are written from there while the next steps run.
+/// there in lane order, and files are written from there while the next steps run. It lies on the
+/// device where that has room for it, which costs the lane least, else in the host's memory.
 class SnapshotStaging {
  public:
+  /// Pre: all else that the process needs of the device is allocated. Errors: kOutOfMemory.
   static Result<std::unique_ptr<SnapshotStaging>> create(const ProgramContext& context);
 
   /// Puts the copies on lane 0's stream; `sink` hears `token` when the last is
@@ -31,8 +33,9 @@ class SnapshotStaging {
   const ProgramContext& context_;
   std::vector<TensorPlace> state_;  // what this rank writes
   std::unique_ptr<kernels::DeviceMemory> memory_;
-  std::vector<std::byte*> copies_;               // one a tensor of the state
-  std::vector<std::vector<std::byte>> natives_;  // where the device's storage is not the host's
+  std::vector<std::byte*> copies_;  // one a tensor of the state
+  bool as_on_host_ = false;         // copies_ are bytes that the host can read as they are
+  std::vector<std::vector<std::byte>> natives_;  // else, from the first write on
   std::vector<std::string> segments_;
 };
 

@@ -51,8 +51,14 @@ Result<std::unique_ptr<WorkerAssembly>> WorkerAssembly::create(const TrainingSpe
   }
   for (const int32_t r : ranks) {
     SGA_ASSIGN(RankSetup setup, set_up_rank(spec, inputs, r));
-    host.ranks.push_back(out->host_rank(spec, setup, services));
     out->ranks_.push_back(std::move(setup));
+  }
+  for (RankSetup& setup : out->ranks_) {
+    // Last: what cannot lie elsewhere has its memory by now.
+    if (!spec.checkpoint_root.empty()) {
+      SGA_ASSIGN(setup.snapshots, SnapshotStaging::create(*setup.training.context));
+    }
+    host.ranks.push_back(out->host_rank(spec, setup, services));
   }
   return out;
 }

@@ -142,10 +142,17 @@ Status refuse(const Need& need, const kernels::DeviceInfo& info, bool whole, boo
       Scope::kDevice);
 }
 
+/// Where the host does not see the device's memory, copies of the state lie in the host's if the
+/// device has no room (actors/runtime/snapshot.h), so they are not needed of the device.
+HeldBeside counted(HeldBeside beside, const kernels::Backend& backend) {
+  beside.snapshots = beside.snapshots && backend.host_visible();
+  return beside;
+}
+
 Status check_ranks(const graph::Plan& plan, const std::vector<int32_t>& ranks,
                    const kernels::Backend& backend, const HeldBeside& beside, bool whole) {
   const kernels::DeviceInfo& info = backend.info();
-  const Need need = Needs(plan, beside).of(ranks, info);
+  const Need need = Needs(plan, counted(beside, backend)).of(ranks, info);
   const int64_t room = room_of(info, whole);
   if (room <= 0 || need.total() <= room) return {};
   return refuse(need, info, whole, false, kTrainingHint);
@@ -217,7 +224,8 @@ Status check_memory(const graph::Plan& plan, const kernels::Backend& backend,
   const auto workers = static_cast<int64_t>(dealt.size());
   std::vector<Need> on(
       static_cast<size_t>(share.devices > 0 ? std::min(share.devices, workers) : workers));
-  Needs needs(plan, share.beside);
+  const HeldBeside beside = counted(share.beside, backend);
+  Needs needs(plan, beside);
   for (size_t w = 0; w < dealt.size(); ++w) on[w % on.size()] += needs.of(dealt[w], info);
   // What is free is known of the first device alone.
   const bool first_is_here = share.devices > 0;

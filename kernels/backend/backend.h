@@ -158,6 +158,13 @@ class Backend {
   /// Errors: kUnsupported naming the op the backend lacks.
   virtual Result<std::unique_ptr<Executable>> compile(const CompileRequest& request) = 0;
   virtual Result<std::unique_ptr<DeviceMemory>> allocate(int64_t bytes, std::string_view label) = 0;
+  /// Memory of the host that streams copy to and from as they do on the device, in native storage;
+  /// host-readable. Not counted in allocation_stats. Here that of allocate(), for backends whose
+  /// memory the host sees. Errors: kOutOfMemory.
+  virtual Result<std::unique_ptr<DeviceMemory>> allocate_host(int64_t bytes,
+                                                              std::string_view label) {
+    return allocate(bytes, label);
+  }
   virtual Result<std::unique_ptr<Stream>> create_stream() = 0;
   [[nodiscard]] virtual AllocationStats allocation_stats() const = 0;
   [[nodiscard]] virtual LaunchStats launch_stats() const { return {}; }

@@ -11,7 +11,7 @@ namespace sgactor::kernels {
 /// together; kModuleInterface says whether they were.
 
 /// Changes with any header that both sides see: backend.h, graph.h, status.h.
-inline constexpr int kModuleInterface = 3;
+inline constexpr int kModuleInterface = 4;
 
 /// Names and types of a module's functions.
 inline constexpr const char* kModuleInterfaceSymbol = "sgactor_module_interface";

@@ -48,6 +48,10 @@ class CudaBackend final : public Backend {
   Result<std::unique_ptr<DeviceMemory>> allocate(int64_t bytes, std::string_view label) override {
     return device_->allocate(bytes, label);
   }
+  Result<std::unique_ptr<DeviceMemory>> allocate_host(int64_t bytes,
+                                                      std::string_view label) override {
+    return device_->allocate_host(bytes, label);
+  }
   Result<std::unique_ptr<Stream>> create_stream() override { return create_cuda_stream(device_); }
   [[nodiscard]] AllocationStats allocation_stats() const override {
     return device_->allocation_stats();

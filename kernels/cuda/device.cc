@@ -51,6 +51,21 @@ class CudaMemory final : public DeviceMemory {
   std::shared_ptr<AllocationCounter> counter_;
 };
 
+/// Of the host, page-locked.
+class HostMemory final : public DeviceMemory {
+ public:
+  HostMemory(std::byte* data, int64_t bytes) : data_(data), bytes_(bytes) {}
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  ~HostMemory() override { cudaFreeHost(data_); }
+  [[nodiscard]] std::byte* data() const override { return data_; }
+  [[nodiscard]] int64_t bytes() const override { return bytes_; }
+
+ private:
+  std::byte* data_;
+  int64_t bytes_;
+};
+
 /// SGACTOR_CUDA_MATMULS names the file of measured products (empty: none), else it lies in the
 /// user's cache. Where that cannot be written, products use the library's first choice.
 Status open_matmul_table(MatmulTable& table) {
@@ -244,6 +259,22 @@ Result<std::unique_ptr<DeviceMemory>> CudaDevice::allocate(int64_t bytes, std::s
   SGA_CUDA_TRY(cudaMemsetAsync(data, 0, size, transfers_));
   SGA_CUDA_TRY(cudaStreamSynchronize(transfers_));
   return std::unique_ptr<DeviceMemory>(std::move(memory));
+}
+
+Result<std::unique_ptr<DeviceMemory>> CudaDevice::allocate_host(int64_t bytes,
+                                                                std::string_view label) {
+  if (bytes < 0) return invalid_argument("allocation of a negative number of bytes");
+  SGA_TRY(use());
+  void* data = nullptr;
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  if (Status s = cuda_status(cudaHostAlloc(&data, size, cudaHostAllocDefault)); !s.ok()) {
+    return Status(s.code(), s.scope(),
+                  fmt::format("no page-locked memory of the host for {} of {}: {}",
+                              format_bytes(bytes), label, s.message()),
+                  s.origin());
+  }
+  return std::unique_ptr<DeviceMemory>(
+      std::make_unique<HostMemory>(static_cast<std::byte*>(data), bytes));
 }
 
 }  // namespace sgactor::kernels::cuda

@@ -65,6 +65,8 @@ class CudaDevice {
   Status write(std::byte* to, std::span<const std::byte> from);
   Status read(std::span<std::byte> to, const std::byte* from);
   Result<std::unique_ptr<DeviceMemory>> allocate(int64_t bytes, std::string_view label);
+  /// Page-locked; its pages are taken here, which takes some tenths of a second a GiB.
+  Result<std::unique_ptr<DeviceMemory>> allocate_host(int64_t bytes, std::string_view label);
 
   [[nodiscard]] const DeviceInfo& info() const { return info_; }
   [[nodiscard]] cublasLtHandle_t blas() const { return blas_; }

@@ -30,7 +30,9 @@ class SmallDevice final : public kernels::Backend {
     info_.scratch_bytes = scratch_bytes;
   }
   [[nodiscard]] const kernels::DeviceInfo& info() const override { return info_; }
-  [[nodiscard]] bool host_visible() const override { return true; }
+  /// Its memory is not the host's.
+  void lie_apart() { host_visible_ = false; }
+  [[nodiscard]] bool host_visible() const override { return host_visible_; }
   [[nodiscard]] int64_t storage_bytes(const TensorType& type) const override {
     return type.bytes();
   }
@@ -57,6 +59,7 @@ class SmallDevice final : public kernels::Backend {
 
  private:
   kernels::DeviceInfo info_;
+  bool host_visible_ = true;
 };
 
 graph::CompileOptions options_of(graph::MeshShape mesh) {
@@ -168,6 +171,10 @@ TEST(DeviceMemoryTest, CheckpointsAreWrittenFromACopyOfTheState) {
   EXPECT_TRUE(check_memory(plan, SmallDevice(2 * arena + copy), {.beside = copies}).ok());
   expect_refused(check_memory(plan, SmallDevice(2 * arena + copy - 1), {.beside = copies}),
                  {" of copies for checkpoints"});
+  // They go to the host's memory where a device apart has no room for them.
+  SmallDevice apart(2 * arena);
+  apart.lie_apart();
+  EXPECT_TRUE(check_memory(plan, apart, {.beside = copies}).ok());
 }
 
 TEST(DeviceMemoryTest, StepsAreVerifiedInAnotherArena) {
