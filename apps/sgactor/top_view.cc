@@ -148,7 +148,9 @@ void read_standing(const RunDirectory& run, RunView& view) {
     if (field_or<std::string>(*it, "who", "") != "main") continue;
     const auto what = field_or<std::string>(*it, "what", "");
     // Where it only ever began, its process was killed.
-    if (what != "start" && what != "resume") view.state = "ended: " + what;
+    if (what == "start" || what == "resume") return;
+    if (what != "done" && what != "failed" && what != "interrupted") continue;
+    view.state = "ended: " + what;
     return;
   }
 }

@@ -79,6 +79,17 @@ TEST_F(Look, TopShowsWorkersOfARunThatGoesOn) {
   EXPECT_EQ(wait(going).exit_code, 130);
 }
 
+TEST_F(Look, TopKnowsARunThatWasKilled) {
+  const int going = start(train("run", {"--training.steps=100000", "--optimizer.decay_steps=1000",
+                                        "--log.interval=100000", "--checkpoint.interval=0"}));
+  ASSERT_TRUE(wait_for([&] { return num_steps("run") > 5; })) << read(".err");
+  kill(going, SIGKILL);
+  EXPECT_EQ(wait(going).exit_code, 128 + SIGKILL);
+  const ProgramResult r = run({"top", path("run")});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find(": not running\n"), std::string::npos) << r.out;
+}
+
 TEST_F(Look, TopTakesRunsAlone) {
   expect_refused({"top", "nowhere"}, {"nowhere", "no run directory"});
   // What could be an address is asked.
