@@ -8,6 +8,7 @@
 #include "tests/conformance/native.h"
 #include "tests/conformance/op_cases.h"
 #include "tests/conformance/tolerance.h"
+#include "tests/gpu/cuda_fixture.h"
 
 namespace sgactor::testing {
 namespace {
@@ -51,19 +52,8 @@ struct Case {
   }
 };
 
-class F8 : public ::testing::Test {
+class F8 : public CudaTest {
  protected:
-  void SetUp() override {
-    const kernels::BackendTable table = conformance_backends();
-    for (const kernels::BackendEntry& entry : table.entries()) {
-      if (entry.name != "cuda") continue;
-      if (!entry.create) GTEST_SKIP() << entry.unavailable;
-      auto made = entry.create({});
-      ASSERT_TRUE(made.ok()) << made.status().to_string();
-      backend_ = std::move(made).value();
-    }
-  }
-
   RunResult run(const Case& c) {
     EXPECT_TRUE(c.b.status().ok()) << c.b.status().to_string();
     RunResult got = run_on(*backend_, c.graph, c.inputs);
@@ -82,8 +72,6 @@ class F8 : public ::testing::Test {
       EXPECT_FALSE(problem) << "output " << j << " " << type.to_string() << ": " << *problem;
     }
   }
-
-  std::unique_ptr<kernels::Backend> backend_;
 };
 
 TEST_F(F8, CutSumsAgree) {

@@ -8,6 +8,7 @@
 #include "tests/conformance/native.h"
 #include "tests/conformance/op_cases.h"
 #include "tests/conformance/tolerance.h"
+#include "tests/gpu/cuda_fixture.h"
 
 #include <cmath>
 #include <numeric>
@@ -21,19 +22,8 @@ using graph::ValueId;
 
 constexpr DType kType = DType::kBF16;
 
-class Limits : public ::testing::Test {
+class Limits : public CudaTest {
  protected:
-  void SetUp() override { ASSERT_NO_FATAL_FAILURE(open(backend_)); }
-  static void open(std::unique_ptr<kernels::Backend>& backend) {
-    const kernels::BackendTable table = conformance_backends();
-    for (const kernels::BackendEntry& entry : table.entries()) {
-      if (entry.name != "cuda") continue;
-      if (!entry.create) GTEST_SKIP() << entry.unavailable;
-      auto made = entry.create({});
-      ASSERT_TRUE(made.ok()) << made.status().to_string();
-      backend = std::move(made).value();
-    }
-  }
   [[nodiscard]] bool has_cudnn() const {
     return backend_->info().fingerprint.find("no-cudnn") == std::string::npos;
   }
@@ -60,7 +50,6 @@ class Limits : public ::testing::Test {
   graph::Graph graph_;
   graph::Builder b_{graph_};
   std::vector<std::vector<double>> inputs_;
-  std::unique_ptr<kernels::Backend> backend_;
 };
 
 /// Takes 16 GiB of the device and nothing of the host: rows are zeros but for what is asked for.
@@ -195,17 +184,10 @@ TEST_F(Limits, AttentionWithoutMemoryIsNoOtherKernel) {
   ASSERT_TRUE(want.status.ok()) << want.status.to_string();
 
   std::unique_ptr<kernels::Backend> fresh;  // with no kernels yet
-  ASSERT_NO_FATAL_FAILURE(open(fresh));
+  ASSERT_NO_FATAL_FAILURE(open_cuda(fresh));
   ASSERT_NE(fresh, nullptr);
   {
-    std::vector<std::unique_ptr<kernels::DeviceMemory>> hoard;
-    for (int64_t size = int64_t{1} << 40; size >= 4096; size /= 2) {
-      while (true) {
-        auto piece = backend_->allocate(size, "hoard");
-        if (!piece.ok()) break;
-        hoard.push_back(std::move(piece).value());
-      }
-    }
+    const auto all = hoard(4096);
     const auto made = compile(*fresh);
     if (!made.ok()) {
       const Code code = made.status().code();

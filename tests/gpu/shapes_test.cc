@@ -9,6 +9,7 @@
 #include "tests/conformance/native.h"
 #include "tests/conformance/op_cases.h"
 #include "tests/conformance/tolerance.h"
+#include "tests/gpu/cuda_fixture.h"
 
 #include <unistd.h>
 
@@ -24,19 +25,8 @@ using graph::OpKind;
 using graph::Role;
 using graph::ValueId;
 
-class Shapes : public ::testing::Test {
+class Shapes : public CudaTest {
  protected:
-  void SetUp() override {
-    const kernels::BackendTable table = conformance_backends();
-    for (const kernels::BackendEntry& entry : table.entries()) {
-      if (entry.name != "cuda") continue;
-      if (!entry.create) GTEST_SKIP() << entry.unavailable;
-      auto made = entry.create({});
-      ASSERT_TRUE(made.ok()) << made.status().to_string();
-      backend_ = std::move(made).value();
-    }
-  }
-
   ValueId input(DType dtype, Shape shape, double size = 1) {
     const PhiloxStream random{7, inputs_.size()};
     std::vector<double> numbers(static_cast<size_t>(shape.num_elements()));
@@ -77,7 +67,6 @@ class Shapes : public ::testing::Test {
   graph::Graph graph_;
   graph::Builder b_{graph_};
   std::vector<std::vector<double>> inputs_;
-  std::unique_ptr<kernels::Backend> backend_;
 };
 
 struct AttentionCase {
@@ -159,18 +148,6 @@ class Unmeasured : public Shapes {
   void TearDown() override {
     unsetenv("SGACTOR_CUDA_MATMULS");
     std::filesystem::remove(table_);
-  }
-  /// All memory of the device but less than `rest`.
-  std::vector<std::unique_ptr<kernels::DeviceMemory>> hoard(int64_t rest) {
-    std::vector<std::unique_ptr<kernels::DeviceMemory>> all;
-    for (int64_t size = int64_t{1} << 40; size >= rest; size /= 2) {
-      while (true) {
-        auto piece = backend_->allocate(size, "hoard");
-        if (!piece.ok()) break;
-        all.push_back(std::move(piece).value());
-      }
-    }
-    return all;
   }
   [[nodiscard]] int rows_with(const std::string& text) const {
     std::ifstream file(table_);
