@@ -109,8 +109,11 @@ Status check_run(const TrainingSpec& spec, const TrainingInputs& inputs) {
 }
 
 int32_t validation_rank(const TrainingSpec& spec, const TrainingInputs& inputs) {
-  if (inputs.validation_plan == nullptr || spec.validation_interval <= 0) return -1;
-  const graph::Plan& plan = *inputs.plan;
+  const bool asked = inputs.validation_plan != nullptr && spec.validation_interval > 0;
+  return asked ? whole_model_rank(*inputs.plan) : -1;
+}
+
+int32_t whole_model_rank(const graph::Plan& plan) {
   const int32_t rank = graph::rank_at(plan, 0, 0, 0);
   if (rank < 0 || plan.mesh.pp > 1 || plan.mesh.tp > 1) return -1;
   const auto program = static_cast<size_t>(plan.ranks[static_cast<size_t>(rank)].program);

@@ -55,8 +55,9 @@ struct RankSetup {
 /// Checks what coordinator and workers rely on: step numbers, thread count, and the plans that
 /// there are. Pre: there is a training plan.
 Status check_run(const TrainingSpec& spec, const TrainingInputs& inputs);
-/// The rank that runs the validation plan where validation is asked for: the first one, if it holds
-/// the whole model; else -1.
+/// The first rank, if it holds the whole model, so that it can validate; else -1.
+int32_t whole_model_rank(const graph::Plan& plan);
+/// The rank that runs the validation plan where validation is asked for: whole_model_rank; else -1.
 int32_t validation_rank(const TrainingSpec& spec, const TrainingInputs& inputs);
 
 /// Compiles, allocates all memory of the run but that of snapshots, loads the state. Blocks; on no

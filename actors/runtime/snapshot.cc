@@ -50,6 +50,17 @@ Result<std::unique_ptr<kernels::DeviceMemory>> allocate_staging(kernels::Backend
 
 }  // namespace
 
+int64_t staging_bytes(const graph::Plan& plan, int32_t rank) {
+  const auto program = static_cast<size_t>(plan.ranks[static_cast<size_t>(rank)].program);
+  int64_t bytes = 0;
+  for (const graph::Buffer& b : plan.programs[program].buffers) {
+    const bool state =
+        b.kind == graph::BufferKind::kParameter || b.kind == graph::BufferKind::kMoment;
+    if (state && writes_state(plan, rank, b)) bytes += round_up(b.bytes, kAlign);
+  }
+  return bytes;
+}
+
 std::string checkpoint_path(const std::string& root, int64_t step) {
   return fmt::format("{}/step-{:08}", root, step);
 }

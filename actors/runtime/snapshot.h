@@ -39,6 +39,9 @@ class SnapshotStaging {
   std::vector<std::string> segments_;
 };
 
+/// Bytes of the copy that SnapshotStaging makes of `rank`'s state.
+int64_t staging_bytes(const graph::Plan& plan, int32_t rank);
+
 /// Writes the state in `context`'s memory, which is that after `step`, as what its stage and
 /// tensor-parallel rank add to a checkpoint: any data-parallel rank may, where each holds all of it
 /// (ZeRO stage 0). `writer` as SnapshotStaging::write. Pre: nothing changes the state meanwhile.

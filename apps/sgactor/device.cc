@@ -1,6 +1,7 @@
 #include "apps/sgactor/device.h"
 
-#include "actors/runtime/program_context.h"
+#include "actors/runtime/rank_setup.h"
+#include "actors/runtime/snapshot.h"
 #include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/device_deal.h"
 #include "graph/base/log.h"
@@ -21,8 +22,7 @@
 namespace sgactor::apps {
 namespace {
 
-constexpr int64_t kAlign = 256;  // of what the runtime puts into one allocation
-constexpr int64_t kLooks = 20;   // while memory is waited for
+constexpr int64_t kLooks = 20;  // while memory is waited for
 constexpr const char* kTrainingHint =
     "less take a smaller training.micro_batch_size, training.seq_len or model, "
     "training.recompute, training.memory_budget, and, with more workers, parallelism.zero_stage, "
@@ -58,17 +58,8 @@ struct Need {
 class Needs {
  public:
   Needs(const graph::Plan& plan, const HeldBeside& beside) : plan_(plan), beside_(beside) {
-    if (plan.ranks.empty()) return;
-    // The first rank validates, where it holds the whole model.
-    const auto sharded = [](const graph::Buffer& b) {
-      return b.kind == graph::BufferKind::kParameter && b.slice.sharded();
-    };
-    const int32_t first = rank_at(plan, 0, 0, 0);
-    const auto& buffers = program_of(first).buffers;
-    const bool whole = plan.mesh.pp == 1 && plan.mesh.tp == 1 &&
-                       std::none_of(buffers.begin(), buffers.end(), sharded);
-    if (beside.validation != nullptr && !beside.validation->programs.empty() && whole)
-      validates_ = first;
+    if (beside.validation != nullptr && !beside.validation->programs.empty())
+      validates_ = actors::whole_model_rank(plan);
   }
 
   Need of(const std::vector<int32_t>& ranks, const kernels::DeviceInfo& info) {
@@ -96,13 +87,7 @@ class Needs {
     const graph::RankPlacement& at = plan_.ranks[static_cast<size_t>(rank)];
     const auto key = std::tuple(at.program, at.pp, at.dp > 0, at.tp > 0);
     if (const auto known = snapshots_.find(key); known != snapshots_.end()) return known->second;
-    int64_t bytes = 0;
-    for (const graph::Buffer& b : program_of(rank).buffers) {
-      const bool state =
-          b.kind == graph::BufferKind::kParameter || b.kind == graph::BufferKind::kMoment;
-      if (state && actors::writes_state(plan_, rank, b)) bytes += round_up(b.bytes, kAlign);
-    }
-    return snapshots_[key] = bytes;
+    return snapshots_[key] = actors::staging_bytes(plan_, rank);
   }
 
   const graph::Plan& plan_;
