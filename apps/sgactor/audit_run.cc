@@ -2,6 +2,7 @@
 
 #include "actors/runtime/training.h"
 #include "apps/sgactor/device.h"
+#include "apps/sgactor/float_bits.h"
 #include "apps/sgactor/local_plane.h"
 #include "apps/sgactor/start.h"
 #include "apps/sgactor/training_setup.h"
@@ -11,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace sgactor::apps {
@@ -27,7 +27,7 @@ class Comparer : public actors::TrainingObserver {
   void on_step(const actors::StepReport& r) override {
     if (r.step >= work_.first_compared) {
       ++result_.steps;
-      const auto bits = fmt::format("{:08x}", std::bit_cast<uint32_t>(r.loss));
+      const auto bits = float_bits(r.loss);
       const auto& record = *work_.record;
       result_.other_losses += compare(r.step, "loss_bits", record.loss_bits, bits);
       // A coordinator that was killed between the two files has a loss of the step and no hash.

@@ -1,6 +1,7 @@
 #include "apps/sgactor/run_recorder.h"
 
 #include "apps/sgactor/clock.h"
+#include "apps/sgactor/float_bits.h"
 #include "apps/sgactor/profile_file.h"
 #include "apps/sgactor/status_board.h"
 #include "graph/base/hash.h"
@@ -11,7 +12,6 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include <bit>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -28,10 +28,6 @@ double steady_seconds() {
 /// A JSON string of any bytes: what is not UTF-8 is replaced, where dump() alone would throw.
 std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-std::string float_bits(float value) {
-  return fmt::format("{:08x}", std::bit_cast<uint32_t>(value));
 }
 
 double tokens_per_second(const actors::StepReport& r) {

@@ -1,12 +1,12 @@
 #include "apps/sgactor/run_report.h"
 
+#include "apps/sgactor/float_bits.h"
 #include "graph/base/hash.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <bit>
 
 namespace sgactor::apps {
 
@@ -26,7 +26,7 @@ std::string run_report(const JobSpec& job, const graph::Plan& plan, const RunRec
   report["parameters"] = plan.num_parameters;
   report["last_step"] = last.step;
   report["loss"] = last.loss;
-  report["loss_bits"] = fmt::format("{:08x}", std::bit_cast<uint32_t>(last.loss));
+  report["loss_bits"] = float_bits(last.loss);
   report["validation_loss"] = recorder.last_validation();  // NaN is written as null
   report["tokens"] = recorder.num_tokens();
   report["seconds"] = summary.seconds;

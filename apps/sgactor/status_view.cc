@@ -1,13 +1,14 @@
 #include "apps/sgactor/status_view.h"
 
+#include "apps/sgactor/float_bits.h"
 #include "apps/sgactor/json_lines.h"
 #include "apps/sgactor/printable.h"
 #include "graph/base/units.h"
+#include "graph/compiler/explain_html.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -25,10 +26,6 @@ Json measured(const StepFacts& step, T value) {
 }
 
 int64_t age_ms(int64_t then_ms, int64_t now_ms) { return std::max<int64_t>(0, now_ms - then_ms); }
-
-std::string loss_bits(const StepFacts& step) {
-  return fmt::format("{:08x}", std::bit_cast<uint32_t>(step.loss));
-}
 
 int64_t num_in_state(const MemberFacts& members, std::string_view state) {
   return std::count_if(members.workers.begin(), members.workers.end(),
@@ -157,28 +154,7 @@ void add_members(const StatusSnapshot& s, int64_t now_ms, Metrics& out) {
 
 // --- HTML ---
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : printable(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
+std::string escaped(std::string_view text) { return graph::html_escape(one_line(text)); }
 
 std::string row(const std::vector<std::string>& cells, const char* cell = "td") {
   std::string out = "<tr>";
@@ -205,7 +181,7 @@ std::string facts_html(const StatusSnapshot& s, int64_t now_ms) {
   add("step", fmt::format("{} of {}", step.step, s.run->num_steps));
   if (step.measured) {
     add("committed", seconds_text(age_ms(step.done_ms, now_ms)) + " ago");
-    add("loss", fmt::format("{:.4f} ({})", step.loss, loss_bits(step)));
+    add("loss", fmt::format("{:.4f} ({})", step.loss, float_bits(step.loss)));
     add("gradient norm", fmt::format("{:.3g}", step.grad_norm));
     add("learning rate", fmt::format("{:.3g}", step.lr));
     add("rate", fmt::format("{} tokens/s, {} a step", format_count(step.tokens_per_second),
@@ -274,7 +250,7 @@ std::string status_json(const StatusSnapshot& s, int64_t now_ms) {
   out["step"] = step.step;
   out["steps"] = run.num_steps;
   out["loss"] = measured(step, step.loss);
-  out["loss_bits"] = measured(step, loss_bits(step));
+  out["loss_bits"] = measured(step, float_bits(step.loss));
   out["grad_norm"] = measured(step, step.grad_norm);
   out["lr"] = measured(step, step.lr);
   out["tokens"] = measured(step, step.tokens);

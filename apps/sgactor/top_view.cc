@@ -36,18 +36,22 @@ std::string this_host() {
 /// A number of a JSON object, or 0 where it is null or missing.
 double number_or_0(const Json& json, const char* key) { return field_or<double>(json, key, 0); }
 
+/// What a line of metrics.jsonl and a status page call alike.
+void read_step(const Json& json, RunView& view) {
+  view.step = field_or<int64_t>(json, "step", 0);
+  view.loss = number_or_0(json, "loss");
+  view.grad_norm = number_or_0(json, "grad_norm");
+  view.lr = number_or_0(json, "lr");
+  view.tokens_per_second = number_or_0(json, "tok_s");
+  view.step_ms = number_or_0(json, "step_ms");
+  view.memory_gib = number_or_0(json, "mem_gib");
+  view.generation = field_or<int64_t>(json, "generation", 0);
+}
+
 void read_metrics(const RunDirectory& run, RunView& view) {
   const auto lines = read_json_lines(run.metrics(), kTailBytes);
   if (lines.empty()) return;
-  const Json& last = lines.back();
-  view.step = field_or<int64_t>(last, "step", 0);
-  view.loss = number_or_0(last, "loss");
-  view.grad_norm = number_or_0(last, "grad_norm");
-  view.lr = number_or_0(last, "lr");
-  view.tokens_per_second = number_or_0(last, "tok_s");
-  view.step_ms = number_or_0(last, "step_ms");
-  view.memory_gib = number_or_0(last, "mem_gib");
-  view.generation = field_or<int64_t>(last, "generation", 0);
+  read_step(lines.back(), view);
   std::error_code error;
   const auto written = fs::last_write_time(run.metrics(), error);
   if (error) return;
@@ -210,18 +214,11 @@ Result<RunView> view_of_status(const std::string& json) {
   if (const auto why = field_or<std::string>(status, "trouble", ""); !why.empty()) {
     view.state += " (" + one_line(why) + ")";
   }
-  view.step = field_or<int64_t>(status, "step", 0);
+  read_step(status, view);
   view.num_steps = field_or<int64_t>(status, "steps", 0);
-  view.loss = number_or_0(status, "loss");
-  view.grad_norm = number_or_0(status, "grad_norm");
-  view.lr = number_or_0(status, "lr");
-  view.tokens_per_second = number_or_0(status, "tok_s");
-  view.step_ms = number_or_0(status, "step_ms");
-  view.memory_gib = number_or_0(status, "mem_gib");
   view.seconds_since = number_or_0(status, "step_age_ms") * 1e-3;
   view.seconds_left = field_or<double>(status, "seconds_left", -1);
   view.checkpoint = field_or<int64_t>(status, "checkpoint_step", 0);
-  view.generation = field_or<int64_t>(status, "generation", 0);
   const std::string host = this_host();
   for (const Json& w : status["workers"]) {
     if (w.is_object()) view.workers.push_back(worker_of(w, host));
