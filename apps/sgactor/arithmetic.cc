@@ -2,17 +2,14 @@
 
 #include "apps/sgactor/clock.h"
 #include "apps/sgactor/json_lines.h"
+#include "transport/storage/run_files.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iterator>
+#include <map>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -68,14 +65,11 @@ std::set<std::string> kinds_of(const RankArithmetic& ranks) {
 
 /// A line of ranks by what they compute by.
 Json groups_of(const RankArithmetic& ranks) {
+  std::map<std::string, std::vector<int32_t>> by_kind;
+  for (const auto& [rank, fingerprint] : ranks) by_kind[fingerprint].push_back(rank);
   Json groups = Json::array();
-  for (const std::string& kind : kinds_of(ranks)) {
-    std::vector<int32_t> of_kind;
-    for (const auto& [rank, fingerprint] : ranks) {
-      if (fingerprint == kind) of_kind.push_back(rank);
-    }
+  for (const auto& [kind, of_kind] : by_kind)
     groups.push_back({{"fingerprint", kind}, {"ranks", of_kind}});
-  }
   return groups;
 }
 
@@ -128,19 +122,9 @@ Status record_arithmetic(const RunDirectory& run, int64_t first_step, const Rank
   Json rest = {{"step", first_step}, {"arithmetic", groups_of(is)}};
   if (!inexact.empty()) rest["inexact"] = inexact;
   const std::string fields = rest.dump(-1, ' ', false, Json::error_handler_t::replace);
-  const std::string line = fmt::format(R"({{"time":{:.3f},"who":"main","what":"{}",{})"
-                                       "\n",
-                                       unix_seconds(), kWhat, fields.substr(1));
-  const std::string file = run.audit();
-  const auto failed = [&file] {
-    return internal_error(file + ": cannot write: " + std::strerror(errno));
-  };
-  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) return failed();
-  const bool whole = ::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-  const Status status = whole ? Status() : failed();
-  ::close(fd);
-  return status;
+  return transport::append_line(
+      run.audit(), fmt::format(R"({{"time":{:.3f},"who":"main","what":"{}",{})", unix_seconds(),
+                               kWhat, fields.substr(1)));
 }
 
 bool add_arithmetic(const Json& line, ArithmeticRecord& record) {
@@ -161,13 +145,8 @@ bool add_arithmetic(const Json& line, ArithmeticRecord& record) {
 
 RankArithmetic read_arithmetic(const RunDirectory& run, int64_t step, int64_t num_ranks) {
   ArithmeticRecord record;
-  std::ifstream in(run.audit(), std::ios::binary);
   // Of a long run nearly all lines are others', and are not worth parsing.
-  for (std::string line; std::getline(in, line) && !in.eof();) {
-    if (line.find(kWhat) == std::string::npos) continue;
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object()) add_arithmetic(json, record);
-  }
+  for (const Json& line : read_json_lines(run.audit(), 0, kWhat)) add_arithmetic(line, record);
   const auto behind = record.upper_bound(step);
   if (behind == record.begin()) return {};
   const RankArithmetic& recorded = std::prev(behind)->second;

@@ -1,6 +1,7 @@
 #include "apps/sgactor/cluster_fit.h"
 
 #include "apps/sgactor/cluster_ranks.h"
+#include "apps/sgactor/device.h"
 
 #include <fmt/format.h>
 
@@ -30,15 +31,6 @@ ClusterFit::Axis axis_of(const char* name, const graph::Plan& plan,
 
 }  // namespace
 
-int64_t arena_bytes(const graph::Plan& plan, const std::vector<int32_t>& ranks) {
-  int64_t bytes = 0;
-  for (const int32_t r : ranks) {
-    const auto program = static_cast<size_t>(plan.ranks[static_cast<size_t>(r)].program);
-    bytes += plan.programs[program].arena_bytes;
-  }
-  return bytes;
-}
-
 ClusterFit cluster_fit(const graph::Plan& plan, const graph::ClusterSpec& cluster) {
   ClusterFit fit;
   fit.devices = cluster.num_devices();
@@ -56,7 +48,7 @@ ClusterFit cluster_fit(const graph::Plan& plan, const graph::ClusterSpec& cluste
       if (worker == dealt.size()) continue;
       const std::vector<int32_t>& ranks = dealt[worker++];
       ++host.used;
-      fit.needed_bytes = std::max(fit.needed_bytes, arena_bytes(plan, ranks));
+      fit.needed_bytes = std::max(fit.needed_bytes, held_bytes(plan, ranks));
       host.ranks.insert(host.ranks.end(), ranks.begin(), ranks.end());
       for (const int32_t r : ranks)
         host_of[static_cast<size_t>(r)] = static_cast<int32_t>(fit.hosts.size());

@@ -33,9 +33,6 @@ struct ClusterFit {
 
 ClusterFit cluster_fit(const graph::Plan& plan, const graph::ClusterSpec& cluster);
 
-/// Of the ranks' arenas.
-int64_t arena_bytes(const graph::Plan& plan, const std::vector<int32_t>& ranks);
-
 /// Ascending numbers with runs as "0-7 9 12-15".
 std::string print_ranges(std::vector<int32_t> numbers);
 

@@ -192,11 +192,12 @@ int64_t held_bytes(const graph::Plan& plan, const std::vector<int32_t>& ranks,
   return Needs(plan, beside).of(ranks, {}).total();
 }
 
-int32_t num_devices_here(const std::string& text) {
-  if (devices_of_host(text, 2).size() == 1) return 1;
+Result<std::vector<std::string>> devices_here(const std::string& text) {
+  if (devices_of_host(text, 2).size() == 1) return std::vector<std::string>{text};
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  const auto num = transport::count_devices({.visible = visible == nullptr ? "" : visible});
-  return static_cast<int32_t>(devices_of_host(text, num.ok() ? *num : 1).size());
+  SGA_ASSIGN(const int32_t num,
+             transport::count_devices({.visible = visible == nullptr ? "" : visible}));
+  return devices_of_host(text, num);
 }
 
 Status check_memory(const graph::Plan& plan, const kernels::Backend& backend,

@@ -47,8 +47,9 @@ struct DeviceShare {
   const char* hint =
       nullptr;  ///< what takes less; null: the keys that make a training plan smaller
 };
-/// Devices that `--devices text` stands for on this host; 1 where they cannot be counted.
-int32_t num_devices_here(const std::string& text);
+/// Devices that `--devices text` stands for on this host, as devices_of_host writes them. Errors:
+/// as transport::count_devices.
+Result<std::vector<std::string>> devices_here(const std::string& text);
 /// Whether each device can hold what it is dealt: all that its ranks allocate, and what the backend
 /// keeps beside that, within what is free (DeviceInfo::free_bytes, where that is known).
 /// Errors: kOutOfMemory, scope kDevice, one line with what is needed, what there is, and the hint.

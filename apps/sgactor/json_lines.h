@@ -4,14 +4,17 @@
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sgactor::apps {
 
-/// The objects of a JSON-lines file, or of its last `tail_bytes` (0: all of it). What is no object,
-/// and a line that is not finished, is left out; a missing file has none.
+/// The objects of a JSON-lines file, or of its last `tail_bytes` (0: all of it), in whose lines
+/// `with` stands. What is no object, and a line that is not finished, is left out; a missing file
+/// has none.
 inline std::vector<nlohmann::ordered_json> read_json_lines(const std::string& file,
-                                                           int64_t tail_bytes = 0) {
+                                                           int64_t tail_bytes = 0,
+                                                           std::string_view with = {}) {
   std::vector<nlohmann::ordered_json> out;
   std::ifstream in(file, std::ios::binary | std::ios::ate);
   if (!in) return out;
@@ -22,6 +25,7 @@ inline std::vector<nlohmann::ordered_json> read_json_lines(const std::string& fi
   if (from > 0) std::getline(in, line);  // begins somewhere within one
   while (std::getline(in, line)) {
     if (in.eof()) break;  // without a newline: not finished
+    if (line.find(with) == std::string::npos) continue;
     auto json = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (json.is_object()) out.push_back(std::move(json));
   }

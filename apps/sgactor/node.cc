@@ -13,7 +13,6 @@
 #include "apps/sgactor/stop_signal.h"
 #include "graph/base/log.h"
 #include "supervision/monitor/driver_faults.h"
-#include "transport/topology/nvml_events.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -205,11 +204,10 @@ class Node {
 
 /// Those that workers of this host are dealt.
 std::vector<std::string> find_devices(const NodeOptions& options) {
-  if (devices_of_host(options.devices, 2).size() == 1) return {options.devices};
-  const auto num = transport::count_devices({.visible = environment("CUDA_VISIBLE_DEVICES")});
-  if (num.ok()) return devices_of_host(options.devices, *num);
+  const auto found = devices_here(options.devices);
+  if (found.ok()) return *found;
   if (options.workers > 1) {
-    log::warn("node {}: devices cannot be counted: {}", host_name(), num.status().message());
+    log::warn("node {}: devices cannot be counted: {}", host_name(), found.status().message());
   }
   return devices_of_host(options.devices, 1);
 }

@@ -3,6 +3,7 @@
 #include "apps/sgactor/cluster_options.h"
 #include "apps/sgactor/cluster_ranks.h"
 #include "apps/sgactor/command_line.h"
+#include "apps/sgactor/device.h"
 #include "apps/sgactor/profile_file.h"
 #include "apps/sgactor/resilience_price.h"
 #include "apps/sgactor/strategy_choice.h"
@@ -82,7 +83,7 @@ void print_workers(const graph::Plan& plan, int64_t workers) {
   const auto dealt = deal_ranks(plan, static_cast<int32_t>(workers));
   for (size_t w = 0; w < dealt.size(); ++w) {
     std::cout << fmt::format("  worker {:<21}{:>12}  rank{} {}\n", w,
-                             format_bytes(arena_bytes(plan, dealt[w])),
+                             format_bytes(held_bytes(plan, dealt[w])),
                              dealt[w].size() == 1 ? "" : "s", fmt::join(dealt[w], " "));
   }
 }
@@ -138,7 +139,7 @@ nlohmann::ordered_json cluster_json(const ClusterFit& fit) {
 nlohmann::ordered_json workers_json(const graph::Plan& plan, int64_t workers) {
   auto out = nlohmann::ordered_json::array();
   for (const auto& ranks : deal_ranks(plan, static_cast<int32_t>(workers))) {
-    out.push_back({{"ranks", ranks}, {"arena_bytes", arena_bytes(plan, ranks)}});
+    out.push_back({{"ranks", ranks}, {"arena_bytes", held_bytes(plan, ranks)}});
   }
   return out;
 }

@@ -114,10 +114,9 @@ Result<actors::TrainingSummary> run_here(const TunedRun& tuned, const RunDirecto
 
 /// Records by what ranks compute, and what of it is not as it was before.
 void note_arithmetic(const RunDirectory& run, int64_t first_step, const RankArithmetic& is,
-                     RankArithmetic& was) {
+                     const RankArithmetic& was) {
   const Status written = record_arithmetic(run, first_step, is, arithmetic_difference(is, was));
   if (!written.ok()) log::warn("{}", written.message());
-  was = is;
 }
 
 Result<actors::TrainingSummary> run_cluster(Cluster& cluster, const RunDirectory& run,
@@ -138,6 +137,7 @@ Result<actors::TrainingSummary> run_cluster(Cluster& cluster, const RunDirectory
   work.on_arithmetic = [run, was = start.arithmetic](int64_t first_step,
                                                      const RankArithmetic& is) mutable {
     note_arithmetic(run, first_step, is, was);
+    was = is;
   };
   auto summary = cluster.run(work, *inputs.stop);
   cluster.end(summary.status());
@@ -163,10 +163,9 @@ Result<int> run_job(const JobSpec& job, TrainingSetup& setup, const RunDirectory
                              hex64(hash64(write_job(job, false))), backend.info().device,
                              hex64(hash64(backend.info().fingerprint))));
   if (cluster == nullptr) {
-    RankArithmetic was = start.arithmetic;
     const auto num_ranks = static_cast<int64_t>(plan.ranks.size());
     note_arithmetic(run, start.first_step, same_arithmetic(num_ranks, backend.info().fingerprint),
-                    was);
+                    start.arithmetic);
   }
   actors::TrainingInputs inputs;
   inputs.plan = &plan;
@@ -255,8 +254,9 @@ int64_t count_workers(const JobSpec& job, const TrainOptions& options) {
 }
 
 /// What each device will hold, as far as is known here: workers on other hosts have theirs there.
+/// `left`: workers wait for this coordinator, which hold what they will use.
 DeviceShare device_share(const JobSpec& job, const TrainOptions& options,
-                         const TrainingSetup& setup, const RunDirectory& run) {
+                         const TrainingSetup& setup, bool left) {
   const ClusterOptions& o = options.cluster;
   DeviceShare share;
   share.beside.validation = setup.validation ? &setup.validation->plan : nullptr;
@@ -264,21 +264,21 @@ DeviceShare device_share(const JobSpec& job, const TrainOptions& options,
   share.beside.verifies = job.resilience.verify_interval > 0;
   share.workers = count_workers(job, options);
   const bool elsewhere = !o.nodes.empty() || !o.hosts.empty() || options.launcher.size > 1;
-  if (share.workers > 1) share.devices = num_devices_here(options.devices);
-  if (elsewhere) share.devices = 0;
-  // Workers that wait for this coordinator hold what they will use.
-  const auto left = options.resume ? read_left(run) : Result<std::optional<LeftRun>>(std::nullopt);
-  share.whole = left.ok() && left->has_value();
+  if (elsewhere) {
+    share.devices = 0;
+  } else if (share.workers > 1) {
+    const auto here = devices_here(options.devices);
+    share.devices = here.ok() ? static_cast<int64_t>(here->size()) : 1;
+  }
+  share.whole = left;
   return share;
 }
 
-/// What a coordinator of this run has left that has died, if this one can go on with it: nothing
-/// may differ but what it is told of processes. Otherwise those that wait are sent away.
-Result<std::optional<LeftRun>> find_left(const JobSpec& job, const TrainOptions& options,
-                                         const RunDirectory& run, uint64_t schema_hash) {
-  std::optional<LeftRun> left;
-  if (!options.resume) return left;
-  SGA_ASSIGN(left, read_left(run));
+/// What a coordinator of this run has left that has died, `left`, if this one can go on with it:
+/// nothing may differ but what it is told of processes. Otherwise those that wait are sent away.
+std::optional<LeftRun> use_left(const JobSpec& job, const TrainOptions& options,
+                                const RunDirectory& run, uint64_t schema_hash,
+                                std::optional<LeftRun> left) {
   if (!left) return left;
   const LeftFacts& facts = left->facts;
   const bool same = facts.build == build_id(program_file()) && facts.schema_hash == schema_hash &&
@@ -286,7 +286,7 @@ Result<std::optional<LeftRun>> find_left(const JobSpec& job, const TrainOptions&
   if (same && has_processes(options) && job.resilience.mode != "off") return left;
   dismiss_left(run, *left);
   remove_left(run);
-  return std::optional<LeftRun>();
+  return std::nullopt;
 }
 
 /// Before the first checkpoint there is nothing on disk to resume from.
@@ -390,11 +390,13 @@ Result<int> train(const CommandLine& line, TrainOptions options) {
   leave_out_foreign_profile(job, backend->info());
   SGA_ASSIGN(TrainingSetup setup,
              set_up_training(job, storage_model(*backend), &cache, validation_batch));
-  SGA_TRY(
-      check_memory(setup.training.compiled.plan, *backend, device_share(job, options, setup, run)));
+  auto found = options.resume ? read_left(run) : Result<std::optional<LeftRun>>(std::nullopt);
+  const bool waits = found.ok() && found->has_value();
+  SGA_TRY(check_memory(setup.training.compiled.plan, *backend,
+                       device_share(job, options, setup, waits)));
   SGA_TRY(check_replicas(job, setup.training.compiled.plan));
-  SGA_ASSIGN(std::optional<LeftRun> left,
-             find_left(job, options, run, setup.training.compiled.plan.schema_hash));
+  SGA_ASSIGN(std::optional<LeftRun> left, std::move(found));
+  left = use_left(job, options, run, setup.training.compiled.plan.schema_hash, std::move(left));
   SGA_ASSIGN(const Start start,
              find_start(job, options, run, setup, backend->info().fingerprint, left.has_value()));
   RecordedSteps recorded;

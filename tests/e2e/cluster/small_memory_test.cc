@@ -98,7 +98,6 @@ TEST_F(SmallMemory, AnAllocationThatFailsAtTheStartIsTheDevices) {
 TEST_F(SmallMemory, AWorkerThatCannotHoldMoreEndsTheRun) {
   if (!kLimitsWork) GTEST_SKIP() << "a sanitizer";
   use_vocabulary(500'000);
-  // One rank has room, and two have not.
   // One rank has room, with its copy for checkpoints, and the arenas of two have not: at 2,000 to
   // 2,300 MiB.
   const int pid = start_within(int64_t{2150} << 20,
