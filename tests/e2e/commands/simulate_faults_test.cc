@@ -85,6 +85,25 @@ TEST_F(SimulateFaults, SeedAloneDrawsByADocumentedRate) {
   EXPECT_FALSE(json::parse(plain.out).contains("goodput"));
 }
 
+TEST_F(SimulateFaults, DrawnFaultsComeInOrderAndRecoveriesKeepTheirs) {
+  write("drawn.toml",
+        "spares = 4\n[[fault]]\nkind = \"kill_worker\"\nrank = 1\nat_step = 900\n"
+        "[[fault]]\nkind = \"hang_worker\"\nrank = 2\nat_step = \"recovery\"\n"
+        "[random]\ndevice_mtbf_steps = 2400\n");  // eight devices: one in 300 steps
+  const ProgramResult r = run(llama_8b({"--faults", path("drawn.toml"), "--seed", "5", "--json"}));
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const json faults = json::parse(r.out)["faults"];
+  ASSERT_GE(faults.size(), 3U) << r.out;
+  EXPECT_LT(faults[0]["step"], 900) << r.out;
+  EXPECT_LT(faults[1]["step"], 900) << r.out;  // drawn behind the first, not where that one struck
+  for (size_t i = 1; i < faults.size(); ++i) {
+    EXPECT_GE(faults[i]["step"], faults[i - 1]["step"]) << r.out;
+    if (faults[i]["fault"] == "hang_worker" && faults[i]["step"] == 900) {
+      EXPECT_EQ(faults[i - 1]["step"], 900) << r.out;
+    }
+  }
+}
+
 TEST_F(SimulateFaults, LastDeviceGoesAndTheRunWithIt) {
   write("gone.toml",
         "[[fault]]\nkind = \"xid\"\nxid = 54\nrank = 3\nat_step = 10\n"
