@@ -72,16 +72,7 @@ class Reader {
       return invalid_argument(fmt::format("{}: {} of {} nodes are killed; one must be left", file_,
                                           killed, out_.nodes));
     }
-    // Those that strike in a recovery stay behind the one that they follow.
-    int64_t step = 0;
-    std::vector<std::pair<int64_t, ChaosFault>> order;
-    for (const ChaosFault& fault : out_.faults) {
-      if (!fault.in_recovery) step = fault.at_step;
-      order.emplace_back(step, fault);
-    }
-    std::stable_sort(order.begin(), order.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (size_t i = 0; i < order.size(); ++i) out_.faults[i] = order[i].second;
+    sort_by_step(out_.faults, &ChaosFault::at_step);
     return out_;
   }
 

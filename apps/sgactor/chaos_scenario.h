@@ -1,10 +1,12 @@
 #pragma once
 #include "graph/base/status.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace sgactor::apps {
@@ -125,5 +127,20 @@ struct ChaosLimits {
 /// left to recover from (more nodes killed than all but one).
 Result<ChaosScenario> parse_scenario(std::string_view toml, const std::string& file,
                                      const ChaosLimits& limits, uint64_t seed);
+
+/// In order of `step`, one of the members; what strikes in a recovery stays behind the fault that
+/// it follows.
+template <class Fault>
+void sort_by_step(std::vector<Fault>& faults, int64_t Fault::*step) {
+  int64_t at = 0;
+  std::vector<std::pair<int64_t, Fault>> order;
+  for (Fault& fault : faults) {
+    if (!fault.in_recovery) at = fault.*step;
+    order.emplace_back(at, std::move(fault));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < faults.size(); ++i) faults[i] = std::move(order[i].second);
+}
 
 }  // namespace sgactor::apps

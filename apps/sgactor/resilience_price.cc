@@ -1,5 +1,6 @@
 #include "apps/sgactor/resilience_price.h"
 
+#include "apps/sgactor/cluster_ranks.h"
 #include "supervision/recovery/replicas.h"
 
 #include <set>
@@ -56,17 +57,12 @@ Sums sum_up(const graph::Plan& plan) {
 }  // namespace
 
 std::vector<RankBytes> bytes_of_ranks(const graph::Plan& plan) {
-  std::vector<RankBytes> of_program;
-  for (const graph::RankProgram& program : plan.programs) {
-    RankBytes& bytes = of_program.emplace_back();
-    bytes.inputs = input_bytes(program);
-    for (const graph::Buffer& buffer : program.buffers) {
-      if (is_state(buffer.kind)) bytes.state += buffer.bytes;
-    }
-  }
+  std::vector<int64_t> inputs;  // by program
+  for (const graph::RankProgram& program : plan.programs) inputs.push_back(input_bytes(program));
   std::vector<RankBytes> out;
-  for (const graph::RankPlacement& rank : plan.ranks) {
-    out.push_back(of_program[static_cast<size_t>(rank.program)]);
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    out.push_back({state_bytes(plan, static_cast<int32_t>(r)),
+                   inputs[static_cast<size_t>(plan.ranks[r].program)]});
   }
   return out;
 }

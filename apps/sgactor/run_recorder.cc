@@ -152,7 +152,7 @@ void RunRecorder::on_step(const actors::StepReport& r) {
   const Json metrics =
       metrics_of(r, options_.flops_per_token, options_.memory_bytes, options_.peak_flops);
   write(metrics_, options_.run.metrics(), metrics.dump());
-  keep(events_.add(r.step, curves_of(metrics)));
+  if (!options_.tensorboard.empty()) keep(events_.add(r.step, curves_of(metrics)));
   audit("coordinator", "commit",
         fmt::format("\"step\":{},\"generation\":{},\"sample_hash\":\"{}\",\"loss_bits\":\"{}\"",
                     r.step, r.generation, hex64(r.sample_hash), float_bits(r.loss)));

@@ -161,15 +161,7 @@ void draw_by_steps(const ChaosScenario::Rates& rates, const TimelineRun& run, ui
     fault.part = at - std::floor(at);
     faults.push_back(std::move(fault));
   }
-  // What strikes in a recovery stays behind the fault that it follows.
-  std::vector<std::pair<int64_t, TimelineFault>> by_step;
-  for (TimelineFault& fault : faults) {
-    const int64_t follows = by_step.empty() ? 0 : by_step.back().first;
-    by_step.emplace_back(fault.in_recovery ? follows : fault.step, std::move(fault));
-  }
-  std::stable_sort(by_step.begin(), by_step.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (size_t i = 0; i < faults.size(); ++i) faults[i] = std::move(by_step[i].second);
+  sort_by_step(faults, &TimelineFault::step);
 }
 
 /// The fault as the protocol's own simulation knows it; nothing if it has no such thing.

@@ -4,6 +4,7 @@
 
 #include "apps/sgactor/clock.h"
 #include "apps/sgactor/printable.h"
+#include "transport/ucx/owned_fd.h"
 
 #include <httplib.h>
 #include <netdb.h>
@@ -24,6 +25,8 @@
 namespace sgactor::apps {
 namespace {
 
+using transport::OwnedFd;
+
 constexpr int kNumThreads = 4;
 constexpr int kBacklog = 16;
 constexpr int64_t kConnectionMs = 2000;
@@ -35,26 +38,6 @@ constexpr size_t kMaxReplyBytes = size_t{16} << 20;
 Status no_transport(const std::string& what) {
   return make_status(Code::kUnsupported, what, Scope::kDevice);
 }
-
-/// A descriptor, closed at the end of its scope.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 /// Waits until a descriptor is ready for `events`. False: the time is over, or `stop` is set.
 bool wait_ready(int fd, int16_t events, int stop, int64_t deadline_ms) {
@@ -166,7 +149,7 @@ class Responder final : public httplib::Server {
 
 class Server final : public HttpServer {
  public:
-  Server(Descriptor socket, NetAddress address, Answer answer)
+  Server(OwnedFd socket, NetAddress address, Answer answer)
       : socket_(std::move(socket)),
         stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         address_(std::move(address)),
@@ -190,7 +173,7 @@ class Server final : public HttpServer {
       if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
       if (polled[1].revents != 0) return;
       if (polled[0].revents == 0) continue;
-      const Descriptor client(
+      const OwnedFd client(
           ::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (client.get() >= 0) {
         serve(client.get());
@@ -211,8 +194,8 @@ class Server final : public HttpServer {
     connection.drain();
   }
 
-  Descriptor socket_;
-  Descriptor stop_;
+  OwnedFd socket_;
+  OwnedFd stop_;
   NetAddress address_;
   Responder responder_;
   std::vector<std::thread> threads_;
@@ -234,9 +217,9 @@ Result<NetAddress> bound_address(int fd) {
 }
 
 /// A socket that listens on one address; none, with errno set, if it cannot.
-Descriptor listen_on(const addrinfo& at) {
+OwnedFd listen_on(const addrinfo& at) {
   const int type = at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK;
-  Descriptor socket(::socket(at.ai_family, type, at.ai_protocol));
+  OwnedFd socket(::socket(at.ai_family, type, at.ai_protocol));
   if (socket.get() < 0) return socket;
   const int yes = 1;
   // Connections of a run that has just ended do not hold the port.
@@ -249,7 +232,7 @@ Descriptor listen_on(const addrinfo& at) {
     return socket;
   }
   const int why = errno;
-  socket = Descriptor();
+  socket = OwnedFd();
   errno = why;
   return socket;
 }
@@ -302,7 +285,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(const NetAddress& address
     return failed(::gai_strerror(error));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  Descriptor socket;
+  OwnedFd socket;
   for (const addrinfo* at = found; at != nullptr && socket.get() < 0; at = at->ai_next) {
     socket = listen_on(*at);
   }

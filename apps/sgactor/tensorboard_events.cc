@@ -1,6 +1,8 @@
 #include "apps/sgactor/tensorboard_events.h"
 
 #include "apps/sgactor/clock.h"
+#include "apps/sgactor/cluster_ranks.h"
+#include "transport/storage/run_files.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -66,8 +68,8 @@ std::string begin_event(int64_t step) {
   return event;
 }
 
-Status cannot(const std::string& path, const char* what) {
-  return make_status(Code::kInternal, fmt::format("{}: {}: {}", path, what, std::strerror(errno)));
+Status cannot_write(const std::string& path) {
+  return make_status(Code::kInternal, path + ": cannot write: " + std::strerror(errno));
 }
 
 }  // namespace
@@ -79,14 +81,8 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 Status TensorBoardEvents::open(const std::string& directory, int64_t first_step) {
-  std::error_code failed;
-  std::filesystem::create_directories(directory, failed);
-  if (failed) {
-    errno = failed.value();
-    return cannot(directory, "cannot make the directory");
-  }
-  char host[256] = {};
-  if (gethostname(host, sizeof host - 1) != 0) std::strcpy(host, "localhost");
+  SGA_TRY(transport::make_dirs(directory));
+  const std::string host = host_name();
   // TensorBoard reads the files of a directory in the order of their names.
   const auto seconds = static_cast<int64_t>(unix_seconds());
   path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", directory, seconds, host, getpid());
@@ -94,7 +90,7 @@ Status TensorBoardEvents::open(const std::string& directory, int64_t first_step)
     path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", directory, seconds, host,
                         getpid(), n);
   out_ = std::ofstream(path_, std::ios::binary);
-  if (!out_) return cannot(path_, "cannot write");
+  if (!out_) return cannot_write(path_);
   std::string version = begin_event();
   put_bytes(version, 3, "brain.Event:2");
   SGA_TRY(write(version));
@@ -129,7 +125,7 @@ Status TensorBoardEvents::write(std::string_view event) {
   record.append(event);
   put_fixed(record, masked_crc(event));
   out_ << record << std::flush;
-  return out_ ? Status() : cannot(path_, "cannot write");
+  return out_ ? Status() : cannot_write(path_);
 }
 
 }  // namespace sgactor::apps

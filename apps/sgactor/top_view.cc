@@ -78,6 +78,20 @@ int64_t resident_bytes(int64_t pid) {
   return in ? resident * ::sysconf(_SC_PAGESIZE) : 0;
 }
 
+/// A worker as a page or control/state.json tells of it, and its memory if it is of this host.
+WorkerView worker_of(const Json& w, const std::string& host) {
+  WorkerView out;
+  out.index = field_or<int64_t>(w, "index", 0);
+  out.host = field_or<std::string>(w, "host", "");
+  out.pid = field_or<int64_t>(w, "pid", 0);
+  out.ranks = field_or<std::vector<int64_t>>(w, "ranks", {});
+  out.state = field_or<std::string>(w, "state", "");
+  out.heard_ago = field_or<double>(w, "heartbeat_age_ms", -1000) * 1e-3;
+  out.here = out.host == host && out.pid > 0;
+  if (out.here) out.memory_bytes = resident_bytes(out.pid);
+  return out;
+}
+
 void read_workers(const RunDirectory& run, RunView& view) {
   std::ostringstream text;
   text << std::ifstream(run.state(), std::ios::binary).rdbuf();
@@ -88,16 +102,8 @@ void read_workers(const RunDirectory& run, RunView& view) {
   const std::string host = this_host();
   for (const Json& w : state["workers"]) {
     if (!w.is_object()) continue;
-    WorkerView worker;
-    worker.index = field_or<int64_t>(w, "index", 0);
-    worker.host = field_or<std::string>(w, "host", "");
-    worker.pid = field_or<int64_t>(w, "pid", 0);
-    worker.ranks = field_or<std::vector<int64_t>>(w, "ranks", {});
-    worker.here = worker.host == host && worker.pid > 0;
-    if (worker.here) {
-      worker.state = process_state(worker.pid);
-      worker.memory_bytes = resident_bytes(worker.pid);
-    }
+    WorkerView worker = worker_of(w, host);
+    if (worker.here) worker.state = process_state(worker.pid);
     view.workers.push_back(std::move(worker));
   }
 }
@@ -112,20 +118,6 @@ void read_recoveries(const RunDirectory& run, RunView& view) {
     view.recoveries.push_back(recovery_of(line));
   }
   view.num_recoveries = static_cast<int64_t>(view.recoveries.size());
-}
-
-/// A worker as a page tells of it, and its memory if it is of this host.
-WorkerView worker_of(const Json& w, const std::string& host) {
-  WorkerView out;
-  out.index = field_or<int64_t>(w, "index", 0);
-  out.host = field_or<std::string>(w, "host", "");
-  out.pid = field_or<int64_t>(w, "pid", 0);
-  out.ranks = field_or<std::vector<int64_t>>(w, "ranks", {});
-  out.state = field_or<std::string>(w, "state", "");
-  out.heard_ago = field_or<double>(w, "heartbeat_age_ms", -1000) * 1e-3;
-  out.here = out.host == host && out.pid > 0;
-  if (out.here) out.memory_bytes = resident_bytes(out.pid);
-  return out;
 }
 
 /// What a run says of its page; nothing if it has none.
