@@ -22,6 +22,7 @@ inline void open_cuda(std::unique_ptr<kernels::Backend>& backend) {
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     backend = std::move(made).value();
   }
+  ASSERT_NE(backend, nullptr) << "no row cuda in the table";
 }
 
 /// A test on a GPU.

@@ -185,7 +185,6 @@ TEST_F(Limits, AttentionWithoutMemoryIsNoOtherKernel) {
 
   std::unique_ptr<kernels::Backend> fresh;  // with no kernels yet
   ASSERT_NO_FATAL_FAILURE(open_cuda(fresh));
-  ASSERT_NE(fresh, nullptr);
   {
     const auto all = hoard(4096);
     const auto made = compile(*fresh);

@@ -1,9 +1,9 @@
 #include "actors/runtime/journal.h"
 
-#include <gtest/gtest.h>
-#include <sys/resource.h>
+#include "tests/support/full_disk.h"
 
-#include <csignal>
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -44,15 +44,10 @@ TEST(Journal, ARecordThatDoesNotFitLeavesNothingOfItself) {
   ASSERT_TRUE(journal.ok());
   const CommitRecord one{1, 1, {1, 1}};
   ASSERT_TRUE((*journal)->append(one).ok());
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  rlimit full = before;
-  full.rlim_cur = std::filesystem::file_size(path) + 10;
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
-  const Status refused = (*journal)->append({2, 1, {1, 1}});
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  std::signal(SIGXFSZ, handler);
+  const Status refused = [&] {
+    const tests::FullDisk full(std::filesystem::file_size(path) + 10);
+    return (*journal)->append({2, 1, {1, 1}});
+  }();
   EXPECT_FALSE(refused.ok());
   const CommitRecord three{2, 2, {1, 2}};
   ASSERT_TRUE((*journal)->append(three).ok());

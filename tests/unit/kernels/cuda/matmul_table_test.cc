@@ -1,12 +1,11 @@
 #include "kernels/cuda/matmul_table.h"
 
 #include "graph/base/log.h"
+#include "tests/support/full_disk.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -89,27 +88,6 @@ TEST_F(Table, AnAlteredRowIsNamed) {
   EXPECT_EQ(table.fingerprint(), "default");
 }
 
-/// As long as it lives, files grow to `bytes` at most.
-class FullDisk {
- public:
-  explicit FullDisk(uintmax_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
-    rlimit full = before_;
-    full.rlim_cur = bytes;
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-  ~FullDisk() {
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
-
 /// As long as it lives, the process is nobody if it was root, who may write everything.
 class Nobody {
  public:
@@ -134,7 +112,7 @@ TEST_F(Table, AFullDiskIsOneWarningAndLeavesNoPartOfARow) {
   const std::string fingerprint = table.fingerprint();
   const std::string whole = text();
   {
-    const FullDisk full(std::filesystem::file_size(file_) + 4);
+    const tests::FullDisk full(std::filesystem::file_size(file_) + 4);
     EXPECT_TRUE(table.measures());
     // The next run would measure anew: what cannot be kept is not used.
     const Result<int> added = table.add("product", 3);
@@ -155,7 +133,7 @@ TEST_F(Table, AFullDiskAtTheStartMeasuresNothing) {
   log::reset_warnings();
   MatmulTable table("gpu");
   append("another gpu|file|1\n");
-  const FullDisk full(std::filesystem::file_size(file_));
+  const tests::FullDisk full(std::filesystem::file_size(file_));
   ASSERT_TRUE(table.open(file_).ok());
   EXPECT_FALSE(table.measures());
   EXPECT_EQ(table.fingerprint(), "default");

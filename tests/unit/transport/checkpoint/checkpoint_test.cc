@@ -1,13 +1,12 @@
 #include "transport/storage/checkpoint.h"
 
+#include "tests/support/full_disk.h"
 #include "tests/unit/transport/checkpoint/memory_file_system.h"
 #include "tests/unit/transport/checkpoint/small_state.h"
 #include "tests/unit/transport/safetensors/temporary_directory.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <filesystem>
 
 namespace sgactor::transport {
@@ -273,15 +272,10 @@ TEST(Checkpoint, AFullDiskIsOneClearError) {
   const TemporaryDirectory dir;
   const std::string root = dir.file("ckpt");
   ASSERT_TRUE(SmallState(1).write(root, nullptr).ok());
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit old{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
-  rlimit tight = old;
-  tight.rlim_cur = 32;
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
-  const Status status = SmallState(2).write(root, nullptr).status();
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
-  std::signal(SIGXFSZ, old_handler);
+  const Status status = [&] {
+    const tests::FullDisk full(32);
+    return SmallState(2).write(root, nullptr).status();
+  }();
   EXPECT_EQ(status.code(), Code::kInternal);
   EXPECT_NE(status.message().find(root + "/chunks/"), std::string::npos) << status.message();
   EXPECT_NE(status.message().find("write: File too large"), std::string::npos) << status.message();
