@@ -294,6 +294,21 @@ Result<FusedGradient> create_fused_gradient(CudaDevice& device, const AttentionS
   return out;
 }
 
+/// What a gradient reads and writes, from these bytes of queries, keys and statistics on.
+AttentionPointers gradient_pointers(const Frame& f, const std::vector<ValueId>& in,
+                                    const std::vector<ValueId>& out, int64_t q_at = 0,
+                                    int64_t k_at = 0, int64_t lse_at = 0) {
+  return {.q = f.values[in[1]] + q_at,
+          .k = f.values[in[2]] + k_at,
+          .v = f.values[in[3]] + k_at,
+          .o = f.values[in[4]] + q_at,
+          .lse = f.values[in[5]] + lse_at,
+          .d_o = f.values[in[0]] + q_at,
+          .dq = f.values[out[0]] + q_at,
+          .dk = f.values[out[1]] + k_at,
+          .dv = f.values[out[2]] + k_at};
+}
+
 Status add_fused_gradient(Lowering& low, const Op& op, const View& a) {
   SGA_ASSIGN(const FusedGradient f, create_fused_gradient(low.device(), a.s));
   low.need_scratch(f.kernel->workspace_bytes());
@@ -305,15 +320,8 @@ Status add_fused_gradient(Lowering& low, const Op& op, const View& a) {
         const int64_t h = g * (a.s.H / a.s.G);
         const int64_t q_at = a.query(b, 0, h) * kElement;
         const int64_t k_at = a.key(b, 0, g) * kElement;
-        const AttentionPointers p{.q = frame.values[in[1]] + q_at,
-                                  .k = frame.values[in[2]] + k_at,
-                                  .v = frame.values[in[3]] + k_at,
-                                  .o = frame.values[in[4]] + q_at,
-                                  .lse = frame.values[in[5]] + a.row(b, 0, h) * kStat,
-                                  .d_o = frame.values[in[0]] + q_at,
-                                  .dq = frame.values[out[0]] + q_at,
-                                  .dk = frame.values[out[1]] + k_at,
-                                  .dv = frame.values[out[2]] + k_at};
+        const int64_t lse_at = a.row(b, 0, h) * kStat;
+        const AttentionPointers p = gradient_pointers(frame, in, out, q_at, k_at, lse_at);
         SGA_TRY(f.kernel->run(frame.stream, p, frame.scratch));
       }
     }
@@ -326,15 +334,7 @@ void add_own_gradient(Lowering& low, const Op& op, const AttentionShape& s) {
   low.need_scratch(attention_gradient_workspace_bytes(s));
   low.add(
       [s, in = op.operands, out = op.results](const Frame& frame) {
-        const AttentionPointers p{.q = frame.values[in[1]],
-                                  .k = frame.values[in[2]],
-                                  .v = frame.values[in[3]],
-                                  .o = frame.values[in[4]],
-                                  .lse = frame.values[in[5]],
-                                  .d_o = frame.values[in[0]],
-                                  .dq = frame.values[out[0]],
-                                  .dk = frame.values[out[1]],
-                                  .dv = frame.values[out[2]]};
+        const AttentionPointers p = gradient_pointers(frame, in, out);
         return run_attention_gradient(frame.stream, s, p, frame.scratch);
       },
       "flash_attention_grad, own");

@@ -320,11 +320,9 @@ class CudaStream final : public Stream {
         const Status recorded = record_event(*command.event);
         if (failure_.ok()) failure_ = recorded;
         item.event = std::move(command.event);
-        item.status = failure_;
       } else if (command.kind == Command::Kind::kWait) {
         const Status passed = wait_event(*command.event);
         if (failure_.ok()) failure_ = passed;
-        item.status = failure_;
         // Only kept alive until here: its own stream sees it through.
         command.event.reset();
       } else if (is_small_fill(command)) {
@@ -333,8 +331,8 @@ class CudaStream final : public Stream {
       } else {
         if (failure_.ok()) failure_ = work(command);
         if (failure_.ok()) failure_ = mark_end(item);
-        item.status = failure_;
       }
+      item.status = failure_;
       pending_.push([&](Pending& p) { p = std::move(item); });
     }
   }
